@@ -114,5 +114,5 @@ def test_a_loss_that_is_none_is_told_once_and_the_run_goes_on(place, services):
     assert [f"`tpuctl metrics {run.id}`" in text for text in told if "loss is nan" in text] == [True]
     rows = [document.data for document in services.store.list(f"journal/{run.key}/")]
     assert [row["reason"] for row in rows if row["action"] == "not-finite"] == [run.attempt.not_finite]
-    events = run_events(run.key, read_events(services, run.key), to_data(run))
+    events = run_events(run.key, read_events(services, run.key, run.created_at), to_data(run))
     assert [event.detail for event in events] == [run.attempt.not_finite]

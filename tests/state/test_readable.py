@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 
 import pytest
 
 from tests.support.builders import a_run
 from tests.support.memory.services import MemoryPlace
+from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import RunRecord, RunState
+from tpuctl.state.journal import DAMAGED, NEW_RUN, decided_at, read_events, read_journal, record_decision
 from tpuctl.state.repository import active_runs, decode, get_run, runs_under_way
 from tpuctl.state.sqlite import SqliteStore
 
@@ -41,6 +44,39 @@ def test_a_damaged_run_that_says_another_slice_is_in_nobodys_way(place: MemoryPl
     services.store.put(run.key, to_data(run), if_generation=0)
     services.store.put("runs/odd", {"spec": {"slice_name": f"not-{run.slice_name}"}}, if_generation=0)
     assert active_runs(services, run.slice_name) == [run]
+
+
+def read_actions(services: Services, since: float = 0.0) -> Sequence[str]:
+    return [str(entry["action"]) for entry in read_events(services, "runs/exp", since).values()]
+
+
+@pytest.mark.parametrize("first", [{"action": NEW_RUN}, {"reason": "lost its action"}])
+def test_events_of_an_earlier_run_are_not_those_of_a_new_one(place: MemoryPlace, first) -> None:
+    services = place.machine()
+    record_decision(services, "runs/exp", "started", "the old one", event="00001.00000")
+    record_decision(services, "runs/exp", "preempted", "the old one", event="00001.00001")
+    place.clock.advance(10.0)
+    since = services.store.now()
+    services.store.append("journal/runs/exp/", {"at": since, "reason": "", **first})
+    assert read_actions(services, since) == []
+    record_decision(services, "runs/exp", "stopped", "the new one", event="00001.00000")
+    services.store.append("journal/runs/exp/", {"reason": "lost its action"})
+    record_decision(services, "runs/exp", "ended", "the new one", event="00001.00001")
+    assert read_actions(services, since) == ["stopped", "ended"]
+
+
+def test_damaged_entries_are_as_old_as_those_beside_them(place: MemoryPlace) -> None:
+    services = place.machine()
+    times = []
+    for damaged in (True, True, False, True, False):
+        place.clock.advance(10.0)
+        if damaged:
+            services.store.append("journal/slices/big/", {"reason": "lost its action"})
+        else:
+            times.append(record_decision(services, "slices/big", "up", "asked for"))
+    first, last = times
+    told = [(decided_at(each.data), each.data["action"]) for each in read_journal(services, "slices/big")]
+    assert told == [(first, DAMAGED), (first, DAMAGED), (first, "up"), (first, DAMAGED), (last, "up")]
 
 
 def test_last_is_the_newest_run_that_can_be_read(place: MemoryPlace) -> None:

@@ -137,7 +137,8 @@ class _Telling:
     def _events(self, key: str, stored: Subject) -> list[HookEvent]:
         """The record was read before: what is written down from now on is found in its next generation."""
         if isinstance(stored.record, RunRecord):
-            return run_events(key, read_events(self._services, key), to_data(stored.record))
+            journal = read_events(self._services, key, stored.record.created_at)
+            return run_events(key, journal, to_data(stored.record))
         return slice_events(key, read_journal(self._services, key))
 
     def _pending(self, changed: Mapping[str, Sequence[HookEvent]]) -> list[HookEvent]:

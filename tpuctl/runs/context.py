@@ -77,7 +77,7 @@ class RunContext:
         them first, under its position. What a crash left in the journal alone comes into the timeline now, and
         is not written again."""
         attempt, timeline = self.attempt, [*self.attempt.timeline]
-        known = read_events(self.services, self.run.key) if told else {}
+        known = read_events(self.services, self.run.key, self.run.created_at) if told else {}
         while (left := known.get(event_id(attempt.number, len(timeline)))) is not None:
             timeline.append(TimelineEntry(decided_at(left), str(left["action"]), str(left["reason"])))
         again = Counter(each.event for each in timeline[len(attempt.timeline) :])

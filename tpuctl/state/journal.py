@@ -63,12 +63,14 @@ def read_journal(services: Services, subject: str) -> Sequence[Document]:
     return [*_readable(services.store.list(f"journal/{subject}/"))]
 
 
-def read_events(services: Services, subject: str) -> Mapping[str, Mapping[str, Any]]:
-    """The entries of a run that have the id of an event, the first of each."""
+def read_events(services: Services, subject: str, since: float) -> Mapping[str, Mapping[str, Any]]:
+    """The entries of a run, asked for at `since`, that have the id of an event, the first of each."""
     found: dict[str, Mapping[str, Any]] = {}
     for document in read_journal(services, subject):
         if document.data["action"] == NEW_RUN:
             found.clear()
+        elif document.data["action"] == DAMAGED:  # it may have been that entry
+            found = {event: entry for event, entry in found.items() if decided_at(entry) >= since}
         if event := document.data.get("event"):
             found.setdefault(str(event), document.data)
     return found
@@ -83,16 +85,27 @@ def read_journals(services: Services, beginning: str) -> Sequence[tuple[str, Doc
 
 def _readable(documents: Iterable[Document]) -> Iterator[Document]:
     """Entries of one subject; in the place of a damaged one, one that says so: it keeps no other from being
-    read. Its time is that of the entry before it."""
-    at = 0.0
+    read. Its time is that of the entry before it, or of the one after it where it is the first."""
+    at: float | None = None
+    early: list[tuple[Document, str]] = []
     for document in documents:
         try:
             decode(DecisionEntry, document)
-            at = decided_at(document.data)
-            yield document
         except DamagedRecordError as error:
-            said = {"at": at, "action": DAMAGED, "reason": error.message}
-            yield Document(document.key, document.generation, said)
+            if at is None:
+                early.append((document, error.message))
+            else:
+                yield _damaged(document, error.message, at)
+            continue
+        at = decided_at(document.data)
+        yield from (_damaged(each, why, at) for each, why in early)
+        early = []
+        yield document
+    yield from (_damaged(each, why, 0.0) for each, why in early)
+
+
+def _damaged(document: Document, why: str, at: float) -> Document:
+    return Document(document.key, document.generation, {"at": at, "action": DAMAGED, "reason": why})
 
 
 def decided_at(entry: Mapping[str, Any]) -> float:
