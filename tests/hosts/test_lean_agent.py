@@ -15,6 +15,25 @@ AGENT = Path(__file__).parents[2] / "tpuctl/agent"
 BEGIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from entry import main; sys.exit(main(sys.argv[1:]))"
 DEAR = {"contextlib", "pkgutil", "re", "shutil", "subprocess", "typing"}
 
+APART = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import mount_spaces, serve
+first = os.open("/", os.O_RDONLY)
+os.close(first)
+def run(_):
+    now = os.open("/", os.O_RDONLY)
+    return mount_spaces.mount_of(now) < 0 or now != first
+serve.answer_apart("", run, b"", "/")
+"""
+
+
+def test_who_does_a_request_has_the_files_of_modules_open_and_no_others():
+    """`mount_spaces` opens /proc when it is imported."""
+    words = [sys.executable, "-B", "-I", "-S", "-c", APART, str(AGENT)]
+    done = subprocess.run(words, capture_output=True, check=True)
+    assert done.stdout == b"b\0\0\0\0" + b"x\0\0\0\x01" + b"0"
+
 
 def imported(home: Path, request: AgentRequest) -> set[str]:
     """The modules that Python imports to do what is asked."""
