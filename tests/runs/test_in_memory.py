@@ -322,15 +322,23 @@ def test_a_slice_whose_hosts_have_gone_silent_is_looked_at_in_bounded_steps(plac
     assert isinstance(outcome.verdict, Blind)
 
 
-def test_the_reboot_of_one_host_is_no_silence_of_another(place, services):
+@pytest.mark.parametrize("rebooted", [True, False], ids=["reboot", "end of a program"])
+def test_what_became_of_one_host_is_no_silence_of_another(place, services, rebooted):
+    def train(process: Process) -> Steps:
+        yield HOUR if process.env["TPUCTL_RANK"] == "0" or rebooted else 60.0
+        return 1
+
+    place.hosts.programs["main.py"] = train
     bring_up(services, "big")
     run = submit(services, "big", "train")
     start_run(services, run.id)
     first, second = place.hosts.all()
-    second.reboot()
+    place.clock.advance(60.0)
+    if rebooted:
+        second.reboot()
     advance_run(services, run.id)
     assert get_run(services, run.id).record.attempt.suspect_since is not None
-    place.clock.advance(30.0)
+    place.clock.advance(30.0 if rebooted else 1.0)
     first.hang()
     hung_at = place.clock.now()
     pass_for(place, services, 240)

@@ -203,15 +203,23 @@ def _doubt_slice(context: RunContext, attempt: Attempt) -> None:
     if record.incarnation is None or record.incarnation.number != attempt.incarnation:
         return
     silent = any(worker.state is WorkerState.UNREACHABLE for worker in context.workers)
-    # What a host told of itself came before another was silent: nobody knows for how long that one has been.
-    told = any(worker.event is not HostEvent.NONE for worker in context.workers)
-    began = attempt.suspect_since if silent and not told else None
+    # What a host told came before another was silent: nobody knows for how long that one has been.
+    began = attempt.suspect_since if silent else None
+    if began is not None and any(_came_first(worker, began) for worker in context.workers):
+        began = None
     # Silence goes on: it does not begin anew, unless all hosts have answered since, perhaps another machine.
     since = context.services.store.now() if began is None else max(began, record.incarnation.ready_at or began)
     doubt = Doubt(since, attempt.suspect_why)
     doubted = replace(record.incarnation, doubt=doubt)
     record_decision(context.services, record.key, "doubt", attempt.suspect_why, fence=context.fence)
     save(context.services, stored, replace(record, state=SliceState.BOOTING, incarnation=doubted))
+
+
+def _came_first(worker: WorkerStatus, suspect_since: float) -> bool:
+    """Whether what a host told of itself, or the end of its program, may have begun the suspicion. Programs
+    that lose a host that is silent end after that."""
+    ended_at = worker.failed_at if worker.over and not worker.succeeded else None
+    return worker.event is not HostEvent.NONE or (ended_at is not None and ended_at <= suspect_since)
 
 
 def release_slice(context: RunContext, run: RunRecord) -> None:
