@@ -74,7 +74,7 @@ class Repair(StrEnum):
 
 KILLS_EVERY, OTHERS_EVERY = 5, 24
 """Of the kills before a call, and of the other accidents, a sample has one in so many."""
-KILLS_MAX, OTHERS_MAX = 4, 1
+KILLS_MAX, OTHERS_MAX = 2, 1
 """So many of a kind are enough of a long story: most of its calls are those of one pass, again and again, and
 stories that differ in one thing have their samples elsewhere; `make soak` has all."""
 
@@ -91,8 +91,9 @@ def accidents(make: Callable[[], Story], sample_of: Repair | None = None) -> Ite
     """Every accident that can happen to a story at each of its changing calls.
 
     The sample of a repair has the kills before every fifth call at most, and that of the other repair before
-    others (killed after a call is, but for the time, killed before the next). Lost answers take turns between
-    the repairs; both have everything at the last call, and a share of the others.
+    others; killed after a call is, but for the time, killed before the next, so that of these it has the last
+    one. Lost answers take turns between the repairs; both have everything at the last call, and a share of the
+    others.
     """
     turn = None if sample_of is None else list(Repair).index(sample_of)
     calls, cloud_calls = _count(make)
@@ -101,7 +102,9 @@ def accidents(make: Callable[[], Story], sample_of: Repair | None = None) -> Ite
     for at in range(1, calls + 1):
         if turn is None or at == calls or (at + turn) % kills_every == 0:
             yield Place(Accident.BEFORE, at)
-        for number, accident in enumerate((Accident.AFTER, Accident.RIVAL, Accident.ASLEEP)):
+        if turn is None or at == calls:
+            yield Place(Accident.AFTER, at)
+        for number, accident in enumerate((Accident.RIVAL, Accident.ASLEEP), start=1):
             if turn is None or at == calls or (at + 2 * number + turn) % others_every == 0:
                 yield Place(accident, at)
     for at in range(1, cloud_calls + 1):
