@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tests.support import vocabulary as words
 from tests.support.receivers import Kept
 from tests.support.remotes import LABS, Lab, is_running
+from tests.support.soak import soak
 from tpuctl.engine.ports import Remote, RemoteCall
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_agent_command, render_install_command
@@ -693,6 +694,7 @@ def test_files_go_where_cp_would_put_them_and_come_back(lab: Lab, agent: HostAge
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("step", ["asked-first", "one-call"])
+@pytest.mark.parametrize("lab", ["memory", soak("simulated")], indirect=True)  # the next test uses SSH, too
 def test_a_mirror_removes_what_is_gone_and_keeps_what_was_changed_there(
     lab: Lab,
     agent: HostAgent,

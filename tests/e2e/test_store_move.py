@@ -4,6 +4,7 @@ nothing is lost and nothing is there twice."""
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +140,17 @@ def test_a_store_that_was_lost_after_its_move_is_copied_again(move: Move) -> Non
     move.expect_all_there()
 
 
-@pytest.mark.parametrize("preset", ["storage-lost-response", "storage-unavailable", "storage-rate-limit"])
-@pytest.mark.parametrize("skip", range(8))
+PRESETS = ("storage-lost-response", "storage-unavailable", "storage-rate-limit")
+IN_TURN = [(skip, PRESETS[skip % 3]) for skip in range(8)]
+"""Which answer and how: each of either."""
+
+
+@pytest.mark.parametrize(
+    ("skip", "preset"),
+    [*IN_TURN, *(soak(*each) for each in product(range(8), PRESETS) if each not in IN_TURN)],
+)
 def test_an_answer_that_is_lost_or_refused_is_asked_for_again(
-    move: Move, sim: RunningSim, preset: str, skip: int
+    move: Move, sim: RunningSim, skip: int, preset: str
 ) -> None:
     sim.fault(preset=preset, method="storage.post", skip=skip)
     move.type()
