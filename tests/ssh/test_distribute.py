@@ -40,6 +40,8 @@ from tpuctl.transfer.frames import render_contents, render_note
 from tpuctl.transfer.host_copies import CopyJob
 from tpuctl.transfer.tree import Content, list_blobs, make_tree, parse_tree
 
+pytestmark = pytest.mark.slow
+
 
 def spread(
     agent: HostAgent,
