@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,13 @@ def place() -> Iterator[MemoryPlace]:
 def services(place: MemoryPlace) -> MemoryServices:
     """A machine of `place`."""
     return place.machine()
+
+
+def pytest_configure() -> None:
+    """Whoever starts tests in the background of a shell has them ignore Ctrl-C, and all commands in which tests
+    type it would, too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
