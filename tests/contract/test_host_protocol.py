@@ -151,8 +151,9 @@ def test_several_verbs_are_done_in_one_call_until_one_is_refused(runs: Runs):
 
 
 def test_an_agent_that_arrives_damaged_is_not_installed(remote: Remote, target: HostTarget):
-    digest = hashlib.sha256(read_agent()).hexdigest()
-    [refused] = remote.run([target], RemoteCall(render_install_command(digest), stdin=b"damaged"))
+    source = read_agent()
+    digest = hashlib.sha256(source).hexdigest()
+    [refused] = remote.run([target], RemoteCall(render_install_command(digest, len(source)), stdin=b"damaged"))
     assert (refused.exit_status, b"damaged" in refused.stderr) == (1, True)
     assert (
         remote.run([target], RemoteCall(render_agent_command("hello", digest)))[0].exit_status

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tests.ssh.test_host_agent import until
 from tests.support.sshd import SshFarm
 from tpuctl.hosts.agent import HostAgent, Reply
+from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, NOT_INSTALLED_LINE
 from tpuctl.hosts.protocol import ReachReply, parse_reply
 from tpuctl.hosts.requests import HelloRequest, ReachRequest
 from tpuctl.model.cloud import HostTarget
@@ -57,6 +58,18 @@ def test_requests_are_answered_without_another_start(
     assert refused.error == "host-error"
     assert greeted(agent, target)
     assert servers(farm) == {server}
+
+
+def test_what_brings_the_agent_goes_on_and_answers(farm: SshFarm, agent: HostAgent, target: HostTarget) -> None:
+    call = agent.agent_call("hello", b"{}\n", lasts=True)
+    assert call.server is not None
+    never = replace(
+        call.server, command=f"printf '{NOT_INSTALLED_LINE.decode()}' >&2; exit {EXIT_NOT_INSTALLED}"
+    )
+    [result] = agent.remote.run([target], replace(call, server=never))
+    assert (result.exit_status, result.stderr) == (0, b"")
+    assert parse_reply(result.stdout)["worker_id"] == "0"
+    assert len(servers(farm)) == 1
 
 
 def test_what_waits_keeps_nobody_from_unmounting_something(server: int) -> None:

@@ -1,4 +1,4 @@
-"""`install`: the archive that this program runs from becomes a folder of modules beside it.
+"""`install`: the archive that this program runs from becomes a folder of modules.
 
 The folder appears complete and on the disk or not at all, under a name made from the archive's content: two
 clients at once do no harm. A second time changes nothing, unless the folder there is not what it should be: a
@@ -19,11 +19,10 @@ LIST = "MODULES"
 CACHE = "__pycache__"
 
 
-def install(name):
-    archive = sys.path[0]
-    place = os.path.join(os.path.dirname(archive), name)
-    folder = make_folder(archive)
+def install(archive, place):
+    folder = ""
     try:
+        folder = make_folder(place)
         unpack(archive, folder)
         sync_tree(folder)
         if os.path.isdir(place) and not intact(place, folder):
@@ -35,7 +34,7 @@ def install(name):
             sys.stderr.write("tpuctl: cannot install the agent: %s\n" % error)
             return 1
     finally:
-        if os.path.isdir(folder):
+        if folder and os.path.isdir(folder):
             import shutil
 
             shutil.rmtree(folder, ignore_errors=True)
@@ -43,7 +42,8 @@ def install(name):
 
 
 def make_folder(beside):
-    """A new empty folder in the folder of `beside`."""
+    """A new empty folder in the folder of `beside`, which is made, too."""
+    os.makedirs(os.path.dirname(beside), exist_ok=True)
     folder = os.path.join(os.path.dirname(beside), ".new." + os.urandom(8).hex())
     os.mkdir(folder, 0o700)
     return folder

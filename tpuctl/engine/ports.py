@@ -211,6 +211,8 @@ class Server(Struct, frozen=True):
 
     command: str
     verb: str
+    remedied: str
+    """A command that reads what a `Remedy` reads, does the same, and goes on as `command`."""
 
 
 class RemoteCall(Struct, frozen=True):

@@ -45,13 +45,17 @@ class AgentLink:
         install = Remedy(
             EXIT_NOT_INSTALLED,
             NOT_INSTALLED_LINE,
-            render_install_command(self.sha256),
+            self._install(),
             self._source,
             "the agent could not be installed",
         )
-        server = Server(render_agent_command("serve", self.sha256), verb) if lasts else None
+        serve = render_agent_command("serve", self.sha256)
+        server = Server(serve, verb, self._install("serve")) if lasts else None
         command = render_agent_command(verb, self.sha256)
         return RemoteCall(command, stdin, timeout_s, remedy=install, server=server)
+
+    def _install(self, verb: str = "") -> str:
+        return render_install_command(self.sha256, len(self._source), verb)
 
     def session(
         self,

@@ -36,12 +36,40 @@ except Exception as error:
     sys.exit({EXIT_NOT_INSTALLED})
 sys.exit(main(sys.argv[1:]))
 """
-# Not as a script either: before it runs an archive, Python imports what it needs for that alone.
-_INSTALL = """import sys
-sys.path.insert(0, sys.argv[1])
-from install import install
-sys.exit(install(sys.argv[2]))
-"""
+# One process does all of it, and goes on with a verb: to start a program costs a host more than most of this.
+# Not as a script either: before it runs an archive, Python imports what it needs for that alone. What follows
+# the archive on stdin is for the verb, so no more is read. The agent notes the login's mask for new files and
+# gives it back to programs, so it is not changed before; until then nothing is made: the archive is in memory.
+_INSTALL = f"""import os, sys
+try:
+    from _sha2 import sha256
+except ImportError:
+    try:
+        from _sha256 import sha256
+    except ImportError:
+        from hashlib import sha256
+place, digest, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+data = b""
+while len(data) < size:
+    piece = os.read(0, size - len(data))
+    if not piece:
+        break
+    data += piece
+if sha256(data).hexdigest() != digest:
+    sys.stderr.write("the agent arrived damaged\\n")
+    sys.exit(1)
+handle = os.memfd_create("agent")
+with open(handle, "wb") as file:
+    file.write(data)
+    file.flush()
+    del data
+    sys.path.insert(0, "/proc/self/fd/%d" % handle)
+    from install import install
+    status = install(sys.path.pop(0), place)
+if status or not sys.argv[4:]:
+    sys.exit(status)
+sys.argv[1:] = [place, sys.argv[4]]
+{_START}"""
 
 
 def agent_name(agent_sha256: str) -> str:
@@ -52,24 +80,24 @@ def agent_name(agent_sha256: str) -> str:
 def render_agent_command(verb: str, agent_sha256: str) -> str:
     """Command that runs the agent; where there is none that starts, it says `NOT_INSTALLED_LINE` on stderr and
     exits with `EXIT_NOT_INSTALLED`."""
-    path = f'"$HOME"/{AGENT_FOLDER}/{agent_name(agent_sha256)}'
+    path = _path(agent_sha256)
     absent = NOT_INSTALLED_LINE.decode().strip()
     there = f"test -d {path} || {{ echo '{absent}' >&2; exit {EXIT_NOT_INSTALLED}; }}"
     return f"{there}; exec python3 -I -S -c '{_START}' {path} {quote(verb)}"
 
 
-def render_install_command(agent_sha256: str) -> str:
-    """Command that stores the agent from stdin after checking its digest; safe to run twice and at once.
+def render_install_command(agent_sha256: str, size: int, verb: str = "") -> str:
+    """Command that stores the agent, the first `size` bytes of stdin, after checking its digest; safe to run
+    twice and at once. It goes on with `verb`, if there is one, as `render_agent_command` does.
 
     What arrives is an archive of modules; that called `install` does the rest.
     """
-    return (
-        f'umask 077; mkdir -p "$HOME/{AGENT_FOLDER}" && t=$(mktemp "$HOME/{AGENT_FOLDER}/.new.XXXXXX") && '
-        'cat > "$t" && '
-        f'case $(sha256sum < "$t") in {agent_sha256}*) '
-        f'python3 -I -S -c \'{_INSTALL}\' "$t" {agent_name(agent_sha256)}; s=$?; rm -f "$t"; exit $s;; '
-        '*) rm -f "$t"; echo "the agent arrived damaged" >&2; exit 1;; esac'
-    )
+    words = f"{_path(agent_sha256)} {agent_sha256} {size} {verb}".rstrip()
+    return f"exec python3 -I -S -c '{_INSTALL}' {words}"
+
+
+def _path(agent_sha256: str) -> str:
+    return f'"$HOME"/{AGENT_FOLDER}/{agent_name(agent_sha256)}'
 
 
 def render_session_request(

@@ -11,11 +11,13 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.engine.ports import Forwarding, RemoteCall, Server
+from msgspec.structs import replace
+
+from tpuctl.engine.ports import Forwarding, Remedy, RemoteCall, Server
 from tpuctl.errors import BugError
 from tpuctl.hosts.commands import HEARTBEAT_S, LINK_SILENCE_S
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
@@ -215,18 +217,31 @@ class SshRemote:
         if not remedy.is_for(ending.exit_status, words.text):
             return ending
         call.output.drop()
-        brought = CollectedOutput()
         try:
             with turn(self._remedies, call.deadline, call.is_cancelled, WAITED):
-                ending = self._attempt(call, remedy.command, Feed(remedy.stdin, hold=False), brought.emit)
+                ending, is_over = self._bring(call, remedy)
         except ConnectError as error:
             return Ending(failure=error.kind, detail=error.detail)
-        if ending.exit_status is None:
-            return ending
-        if ending.exit_status:
-            why = remedy.explain(ending.exit_status, brought.said_on("stderr"))
-            return Ending(exit_status=ending.exit_status, detail=why)
-        return self._perform_once(call, call.emit)
+        return ending if is_over else self._perform_once(call, call.emit)
+
+    def _bring(self, call: WorkerCall, remedy: Remedy) -> tuple[Ending, bool]:
+        """Brings what the command lacks. How that ended, and whether this is the end of the call: also where
+        what brought it went on and answered."""
+        server = call.asked.server
+        request = None if server is None else read_small(call.stdin)[0]
+        if server is None or request is None:
+            brought = CollectedOutput()
+            ending = self._attempt(call, remedy.command, Feed(remedy.stdin, hold=False), brought.emit)
+            answered, said = False, brought.said_on("stderr")
+        else:
+            pieces = [remedy.stdin, render_request(server, request)]
+            ending, answer = self._ask(call, server, pieces, call.emit, self._open(call), server.remedied)
+            answered, said = answer.begun, answer.said
+            if answered and said:
+                call.emit("stderr", said)
+        if ending.exit_status and not answered:
+            return replace(ending, detail=remedy.explain(ending.exit_status, said)), True
+        return ending, answered or ending.exit_status is None
 
     def _perform_once(self, call: WorkerCall, emit: Emit) -> Ending:
         """The command from its start, or what answers in its place."""
@@ -252,7 +267,13 @@ class SshRemote:
         return ending
 
     def _ask(
-        self, call: WorkerCall, server: Server, request: bytes, emit: Emit, link: Link, command: str = ""
+        self,
+        call: WorkerCall,
+        server: Server,
+        request: bytes | Iterable[bytes],
+        emit: Emit,
+        link: Link,
+        command: str = "",
     ) -> tuple[Ending, ServedAnswer]:
         """One request to a server on `link`, which waits there unless `command` starts it."""
         answer = ServedAnswer(emit, is_first=bool(command))

@@ -39,7 +39,13 @@ def _pattern(example: str, *holes: tuple[str, str]) -> re.Pattern[str]:
 
 NAMED = re.compile(r"agent-([0-9a-f]{16})")
 AGENT = _pattern(render_agent_command("VERB", SHA), (SHA[:16], "[0-9a-f]{16}"), ("VERB", r"(?P<verb>[\w+]+)"))
-INSTALL = _pattern(render_install_command(SHA), (SHA, "(?P<sha>[0-9a-f]{64})"), (SHA[:16], "[0-9a-f]{16}"))
+SIZE = 424_242
+INSTALL = _pattern(
+    render_install_command(SHA, SIZE),
+    (SHA, "(?P<sha>[0-9a-f]{64})"),
+    (SHA[:16], "[0-9a-f]{16}"),
+    (str(SIZE), "[0-9]+"),
+)
 
 
 def run_command(host: MemoryHost, command: str) -> Program:
