@@ -58,14 +58,18 @@ def check_whole(session: Session, folder: Path) -> None:
 
 
 def start_and_wait(session: Session, folder: str) -> subprocess.Popen[str]:
-    """A copy of which a part has arrived."""
+    """A copy of which a part has arrived. It stands still until it is struck: on a busy machine the rest would
+    be there before."""
     client = session.start("cp", "big:blob", folder)
     deadline = time.monotonic() + TIMEOUT_S
-    while sum(path.stat().st_size for path in parts(session.work / folder)) < 10 * MIB:
+    while True:
+        client.send_signal(signal.SIGSTOP)
+        if sum(path.stat().st_size for path in parts(session.work / folder)) >= 10 * MIB:
+            return client
+        client.send_signal(signal.SIGCONT)
         assert time.monotonic() < deadline
         assert client.poll() is None, client.communicate()
         time.sleep(0.01)
-    return client
 
 
 def parts(folder: Path) -> list[Path]:
@@ -74,6 +78,7 @@ def parts(folder: Path) -> list[Path]:
 
 def interrupt(_session: Session, client: subprocess.Popen[str]) -> None:
     client.send_signal(signal.SIGINT)
+    client.send_signal(signal.SIGCONT)
     assert client.wait(TIMEOUT_S) == 130
 
 
@@ -84,6 +89,7 @@ def kill(_session: Session, client: subprocess.Popen[str]) -> None:
 
 def cut(session: Session, client: subprocess.Popen[str]) -> None:
     session.set_cables("down")
+    client.send_signal(signal.SIGCONT)
     try:
         _, stderr = client.communicate(timeout=TIMEOUT_S)
     finally:
