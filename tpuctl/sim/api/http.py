@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from mmap import ACCESS_READ, mmap
+from selectors import EVENT_READ, DefaultSelector
 from tempfile import SpooledTemporaryFile
 from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -173,6 +174,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 128
+    timeout = 0
     handle_request_message: Handler
     admits: Callable[[str], bool]
     scheme: str
@@ -180,7 +182,24 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._open: set[socket.socket] = set()
+        self._ended, self._end = socket.socketpair()
         super().__init__(address, handler)
+
+    def serve_until_ended(self) -> None:
+        """As `serve_forever`, which looks every now and then whether it is to end, and ends that much later."""
+        with DefaultSelector() as selector:
+            selector.register(self, EVENT_READ)
+            selector.register(self._ended, EVENT_READ)
+            while all(key.fileobj is not self._ended for key, _ in selector.select()):
+                self.handle_request()
+
+    def end(self) -> None:
+        self._end.close()
+
+    def server_close(self) -> None:
+        super().server_close()
+        self._end.close()
+        self._ended.close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._open.add(request)
@@ -315,9 +334,7 @@ class HttpServer:
         self._names = {f"{name}:{self.port}" for name in _LOOPBACK_NAMES}
         self._server.admits = behind_tls or self._names.__contains__
         self._server.scheme = "https" if behind_tls else "http"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), name="sim-http", daemon=True
-        )
+        self._thread = threading.Thread(target=self._server.serve_until_ended, name="sim-http", daemon=True)
 
     @property
     def endpoint(self) -> str:
@@ -332,7 +349,7 @@ class HttpServer:
 
     def close(self) -> None:
         if self._thread.is_alive():
-            self._server.shutdown()
+            self._server.end()
             self._thread.join()
         self._server.hang_up()
         self._server.server_close()
