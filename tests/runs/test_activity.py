@@ -47,6 +47,7 @@ Thread 0x00007f7e70a84b80 (most recent call first):
 Current thread 0x00007f7e70a84b80 (most recent call first):
   File "{AT}/jax/_src/compiler.py", line 353 in backend_compile_and_load
   File "{AT}/jax/_src/compiler.py", line 469 in compile_or_get_cached
+  File "/home/ada/.tpuctl/runs/r1/1/join/tpuctl_compile_hook.py", line 46 in compile_and_count
   File "{AT}/jax/_src/interpreters/pxla.py", line 1516 in _cached_compilation
   File "{AT}/jax/_src/pjit.py", line 259 in cache_miss
   File "/home/ada/train.py", line 21 in train_step

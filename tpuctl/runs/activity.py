@@ -85,6 +85,8 @@ class Doing(Struct, frozen=True):
 
 NO_STACK = Doing("unknown", "not known what it does", Part.UNKNOWN)
 HELD = Doing("stopped", "stopped by a signal", Part.UNKNOWN)
+_JOINED = r"tpuctl_(?:\w+_hook|weights)\.py$"
+"""What `tpuctl/agent/join.py` puts into programs; it stands between a program and the compiler."""
 _PY_SPY = re.compile(r"^\s+(?P<function>\S.*?) \((?P<path>[^()]+):(?P<line>\d+)\)$")
 _FAULTHANDLER = re.compile(r'^\s+File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
 _THREAD = re.compile(r"^(?:Thread|Current thread)\b.*$")
@@ -97,7 +99,7 @@ def parse_activities(data: Mapping[str, Any]) -> Activities:
         return re.compile(f"(?:^|/)(?:{text})")
 
     rows = msgspec.convert(data["activities"], tuple[ActivityRow, ...], dec_hook=compiled)
-    return Activities(rows, re.compile(rf"(?:^|/)(?:{data['libraries']})/"))
+    return Activities(rows, re.compile(rf"(?:^|/)(?:(?:{data['libraries']})/|{_JOINED})"))
 
 
 def parse_frames(text: str) -> tuple[StackFrame, ...]:
