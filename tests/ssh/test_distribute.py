@@ -246,18 +246,6 @@ def test_workers_with_different_gaps_all_get_whole(farm: SshFarm, agent: HostAge
         assert {path.read_bytes() for path in blobs(farm, worker).iterdir()} >= set(files.values())
 
 
-def test_finished_workers_serve_too_when_there_are_many(
-    farm: SshFarm, agent: HostAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_copies, "FLAT_WORKERS", 4)
-    monkeypatch.setattr(host_copies, "FAN_OUT", 2)
-    content = make_tree({"f": os.urandom(3 << 20)})
-    targets = [farm.add(worker) for worker in range(12)]
-    sent = spread(agent, targets, content)
-    assert (sent.failed, sent.relayed) == ({}, True)
-    assert sent.sent_bytes < 1.1 * (3 << 20)
-
-
 def test_hosts_that_ended_serving_meanwhile_serve_again(
     farm: SshFarm, agent: HostAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
