@@ -116,6 +116,12 @@ class Runs:
         return bytes(getattr(answer.value, stream))
 
 
+def cut(lab: Lab, agent: HostAgent, target: HostTarget) -> None:
+    """Breaks the connections. What is asked before that is noticed is lost with them, and not asked again."""
+    lab.cut(target)
+    lab.until(lambda: agent.ask([target], HelloRequest())[0].value is not None, "another connection")
+
+
 @pytest.fixture
 def runs(lab: Lab, agent: HostAgent, target: HostTarget) -> Runs:
     return Runs(lab, agent, target)
@@ -373,7 +379,7 @@ def test_what_the_main_process_leaves_behind_ends_with_it(runs: Runs):
 def test_a_run_outlives_a_cut_connection(runs: Runs):
     runs.prepare()
     runs.start("sh", "-c", words.WORK)
-    runs.lab.cut(runs.target)
+    cut(runs.lab, runs.agent, runs.target)
     assert runs.ended().exit_status == 3
 
 
@@ -596,7 +602,7 @@ def test_a_host_copies_from_another_while_nobody_is_connected(copies: Copies):
     assert begun.value is not None
     assert begun.value.error == ""
     for target in (copies.source, copies.sink):
-        copies.lab.cut(target)
+        cut(copies.lab, copies.agent, target)
     done = copies.ended(copies.sink, "fetch")
     assert (done.state, done.error) == (WorkerState.EXITED, "")
     assert done.bytes == len(BIG.tree) + 700_000 + 256 * 4000
