@@ -8,11 +8,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 from msgspec.structs import replace
 
+from tests.ssh.conftest import AGENT
 from tests.ssh.test_host_agent import until
 from tests.support.sshd import SshFarm
 from tpuctl.hosts.agent import HostAgent, Reply
@@ -21,7 +22,9 @@ from tpuctl.hosts.protocol import ReachReply, parse_reply
 from tpuctl.hosts.requests import HelloRequest, ReachRequest
 from tpuctl.model.cloud import HostTarget
 from tpuctl.model.hosts import FailureKind, RemoteResult
+from tpuctl.ssh.keys import KeyPair
 from tpuctl.ssh.paramiko_tuning import paramiko
+from tpuctl.ssh.remote import SshRemote
 from tpuctl.ssh.served import READY, SMALL, ServedAnswer, read_small
 
 
@@ -208,6 +211,23 @@ def test_a_call_that_is_over_does_not_cut_off_the_next_one(
             os.kill(fork, signal.SIGKILL)
         assert asked[0].result().error == "signal"
     assert servers(farm) == {server}
+
+
+def test_what_one_new_host_is_asked_keeps_no_other_from_getting_the_agent(
+    farm: SshFarm, key: KeyPair, long: ReachRequest
+) -> None:
+    """What brings it goes on and answers, which may take hours: only what it brings waits for its turn."""
+
+    def forks() -> list[int]:
+        return [pid for pid in farm.processes() if parent(pid) in servers(farm)]
+
+    targets = [farm.add(0), farm.add(1)]
+    with closing(SshRemote(key.private_path, max_remedies=1)) as remote, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(HostAgent(remote, AGENT.read_bytes()).ask, targets, long)
+        until(lambda: len(forks()) == 2, "an answer under way on both")
+        for fork in forks():
+            os.kill(fork, signal.SIGKILL)
+        assert [reply.error for reply in asked.result()] == ["signal", "signal"]
 
 
 def test_who_rests_leaves_nothing_on_hosts(

@@ -218,15 +218,16 @@ class SshRemote:
             return ending
         call.output.drop()
         try:
-            with turn(self._remedies, call.deadline, call.is_cancelled, WAITED):
-                ending, is_over = self._bring(call, remedy)
+            with contextlib.ExitStack() as slot:
+                slot.enter_context(turn(self._remedies, call.deadline, call.is_cancelled, WAITED))
+                ending, is_over = self._bring(call, remedy, slot.close)
         except ConnectError as error:
             return Ending(failure=error.kind, detail=error.detail)
         return ending if is_over else self._perform_once(call, call.emit)
 
-    def _bring(self, call: WorkerCall, remedy: Remedy) -> tuple[Ending, bool]:
+    def _bring(self, call: WorkerCall, remedy: Remedy, brought_it: Callable[[], None]) -> tuple[Ending, bool]:
         """Brings what the command lacks. How that ended, and whether this is the end of the call: also where
-        what brought it went on and answered."""
+        what brought it, and is said to have by `brought_it`, went on and answered."""
         server = call.asked.server
         request = None if server is None else read_small(call.stdin)[0]
         if server is None or request is None:
@@ -235,7 +236,8 @@ class SshRemote:
             answered, said = False, brought.said_on("stderr")
         else:
             pieces = [remedy.stdin, render_request(server, request)]
-            ending, answer = self._ask(call, server, pieces, call.emit, self._open(call), server.remedied)
+            link, command = self._open(call), server.remedied
+            ending, answer = self._ask(call, server, pieces, call.emit, link, command, on_begin=brought_it)
             answered, said = answer.begun, answer.said
             if answered and said:
                 call.emit("stderr", said)
@@ -274,9 +276,11 @@ class SshRemote:
         emit: Emit,
         link: Link,
         command: str = "",
+        *,
+        on_begin: Callable[[], None] = lambda: None,
     ) -> tuple[Ending, ServedAnswer]:
         """One request to a server on `link`, which waits there unless `command` starts it."""
-        answer = ServedAnswer(emit, is_first=bool(command))
+        answer = ServedAnswer(emit, is_first=bool(command), on_begin=on_begin)
         feed = Feed(request, hold=True, heartbeat_s=math.inf)
         ending = self._converse(call, link, command, feed, answer.take, lambda: answer.ending)
         # The end of its output comes after all of it, and only if the server ends while the connection lives.

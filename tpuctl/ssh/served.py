@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -45,9 +45,10 @@ def render_request(server: Server, stdin: bytes) -> bytes:
 
 
 class ServedAnswer:
-    """Takes what a server says, and passes on to `emit` what the verb wrote. `is_first`: the server starts."""
+    """Takes what a server says, and passes on to `emit` what the verb wrote. `is_first`: the server starts.
+    `on_begin` is called when the verb begins."""
 
-    def __init__(self, emit: Emit, *, is_first: bool) -> None:
+    def __init__(self, emit: Emit, *, is_first: bool, on_begin: Callable[[], None] = lambda: None) -> None:
         self._is_ready = not is_first
         self.begun = False
         """The server said so. Where it did not, the connection may have been lost before that arrived."""
@@ -57,6 +58,7 @@ class ServedAnswer:
         self.said = b""
         """By the server itself, on stderr: why it does not start."""
         self._emit = emit
+        self._on_begin = on_begin
         self._bytes = bytearray()
 
     def take(self, name: str, data: bytes) -> bool:
@@ -89,6 +91,7 @@ class ServedAnswer:
     def _note(self, kind: bytes, data: bytes) -> bool:
         if kind == BEGUN:
             self.begun = True
+            self._on_begin()
         elif kind == EXIT:
             status = int(data)
             killed = Ending(failure=FailureKind.SIGNAL, detail=KILLED)
