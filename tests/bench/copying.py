@@ -49,7 +49,8 @@ def measure(plan: Plan) -> list[Report]:
             lines=lines(contenders, found),
             budgets=(
                 Budget("copies that the client sent", copies, 1.1),
-                Budget("sent again, nothing having changed", again, 0.0, unit="MB"),
+                # The list of files goes along with the question what a host has of them.
+                Budget("sent again, nothing having changed", again, 0.1, unit="MB"),
                 Budget(f"to each, of {PROJECT_MB} MB with one new MB", changed / hosts, 1.1, unit="MB"),
                 Budget("client CPU, of scp's", found[OURS].cpu_s / found[THEIRS].cpu_s, 0.334),
             ),

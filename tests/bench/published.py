@@ -25,12 +25,13 @@ LIMITS = {
 
 
 def measure_published(cloud: Cloud, state: Path, file: Path, setting: str) -> Report:
-    """The first pass, one with all that goes on, and then two over runs that are over: of one, and of none,
-    something is new."""
+    """The first pass, one with all that goes on, two in which that is over and its pages go, and then two over
+    runs that are over: of one, and of none, something is new."""
     steps: dict[str, Callable[[], None]] = {
         "the first": lambda: None,
         f"{RUNS_MAX} runs go on": lambda: None,
         "all are over": lambda: _end_runs(file),
+        "pages of runs that are no longer shown are deleted": lambda: None,
         "nothing new": lambda: None,
         "one run changed": lambda: _change_run(file),
     }
