@@ -35,8 +35,9 @@ while not os.path.exists(told + ".end"):
     now = time.monotonic()
     longest, last = max(longest, now - last), now
     time.sleep(0.002)
-with open(told, "w") as file:
+with open(told + ".part", "w") as file:
     file.write(str(longest))
+os.rename(told + ".part", told)
 """
 """The longest time from one line to the next."""
 SCRIPT = """
@@ -93,8 +94,8 @@ def _wait(session: Session, name: str) -> _Wait:
     """One clone under a writer; nothing of either is left."""
     told = "/tmp/longest-wait"
     text = base64.b64encode(WRITER.encode()).decode()
-    start = (
-        f"rm -f {told} {told}.end; echo {text} | base64 -d > /tmp/waiter.py;"
+    start = (  # the writer is root, whose files in /tmp nobody else removes
+        f"sudo rm -f {told} {told}.end && echo {text} | base64 -d > /tmp/waiter.py;"
         f" sudo setsid -f python3 /tmp/waiter.py /mnt/data/lines {told} </dev/null >/dev/null 2>&1;"
         " until test -s /mnt/data/lines; do sleep 0.1; done"
     )
