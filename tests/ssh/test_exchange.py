@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tpuctl.model.hosts import FailureKind
 from tpuctl.ssh.calls import COLLECTED_MAX, CollectedOutput
 from tpuctl.ssh.paramiko_tuning import ask_for_life, new_transport
 from tpuctl.ssh.session import Feed, exchange
@@ -101,6 +102,47 @@ def test_a_connection_that_breaks_while_something_is_sent_is_the_end_of_the_comm
     broken = BrokenChannel()
     assert Feed(b"input", hold=True).push(broken)  # type: ignore[arg-type]
     broken.free()
+
+
+class UnlinkedChannel(LateChannel):
+    """One that paramiko's thread took from its connection, which has ended."""
+
+    closed = True
+    eof_received = False
+
+    def __init__(self) -> None:
+        self._readable, self._writable = os.pipe()
+        self._data = b""
+        self.status_event = threading.Event()
+        self.status_event.set()
+
+    def exit_status_ready(self) -> bool:
+        return False
+
+
+class EndingTransport(threading.Thread):
+    """paramiko's thread between that and the moment in which it says that the connection is lost."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.asked = threading.Event()
+
+    def run(self) -> None:
+        self.asked.wait(60)
+
+    def is_active(self) -> bool:
+        active = self.is_alive()
+        self.asked.set()
+        return active
+
+
+def test_a_command_whose_connection_was_lost_is_not_said_to_be_killed_by_a_signal():
+    channel, transport = UnlinkedChannel(), EndingTransport()
+    transport.start()
+    feed, given_up = Feed(b"", hold=False), 15.0
+    ending = exchange(channel, transport, "true", feed, lambda *_: True, None, given_up, lambda: False)  # type: ignore[arg-type]
+    assert ending.failure is FailureKind.LOST
+    channel.free()
 
 
 def test_output_that_is_kept_as_a_whole_is_bounded() -> None:

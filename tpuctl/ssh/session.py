@@ -29,7 +29,8 @@ LOOK_S = 5.0
 each time adds up. Whoever ends a command closes its channel, and that wakes the thread."""
 STDIN_RETRY_MS = 5
 """How soon a full SSH window is tried again; nothing in paramiko's public API announces that it opened."""
-
+UNLINKED_S = 1.0
+"""paramiko takes the channels from a lost connection a moment before it says that the connection is lost."""
 
 KILLED = "the command was killed by a signal"
 
@@ -256,6 +257,8 @@ def _conclude(
         return Ending(exit_status=status)
     if is_cancelled():
         return Ending(failure=FailureKind.LOST, detail="stopped by this side")
+    if not channel.eof_received and transport.is_active():
+        transport.join(UNLINKED_S)
     if transport.is_active():
         return Ending(failure=FailureKind.SIGNAL, detail=KILLED)
     return Ending(failure=FailureKind.LOST, detail="the connection was lost before the command ended")
