@@ -87,10 +87,11 @@ def measure(name: str, plan: Plan) -> bool:
     """Measures one section, prints it and, unless it is a quick look, keeps it; whether all budgets are met."""
     began = {"revision": measured.revision(), "date": measured.today(), "load": measured.load()}
     reports = MEASUREMENTS[name](plan)
+    load = [began["load"], measured.load()]
     for report in reports:
         print(render_text(report), flush=True)
         if not plan.quick:
-            measured.append_entry(HISTORY, entry_of(name, report, began, plan.rounds))
+            measured.append_entry(HISTORY, entry_of(name, report, {**began, "load": load}, plan.rounds))
             PAGE.write_text(replace_section(PAGE.read_text(), report, began, plan.rounds), encoding="utf-8")
     return plan.quick or all(budget.met for report in reports for budget in report.budgets)
 
@@ -101,7 +102,9 @@ def measure_apart(names: Sequence[str], options: Sequence[str]) -> dict[str, int
     for name in names:
         _settle()
         print(f"{name} …", flush=True)
+        start = time.monotonic()
         statuses[name] = subprocess.run([sys.executable, "-m", "tests.bench", *options, name]).returncode
+        print(f"{name}: {(time.monotonic() - start) / 60:.1f} min\n", flush=True)
     return {name: status for name, status in statuses.items() if status}
 
 

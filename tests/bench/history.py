@@ -25,11 +25,10 @@ Entry = Mapping[str, Any]
 
 
 def entry_of(name: str, report: Report, began: Entry, rounds: int) -> dict[str, Any]:
-    """One line of the history. `began`: revision, date and load when the measurement began."""
+    """One line of the history. `began`: revision, date, and the load at the begin and at the end."""
     rows = {line.name: {key: value for key, value in asdict(line).items() if value} for line in report.lines}
     budgets = [{**asdict(each), "met": each.met} for each in report.budgets]
-    load = [began["load"], measured.load()]
-    own = {"name": name, "title": report.title, "rounds": rounds, "load": load, "versions": versions()}
+    own = {"name": name, "title": report.title, "rounds": rounds, "versions": versions()}
     return {**began, **own, "rows": rows, "budgets": budgets}
 
 

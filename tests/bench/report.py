@@ -27,7 +27,8 @@ Written by `make bench`. CPU is user and system time of the whole process tree, 
 included; memory is the peak of the process, in MB, and a dash where the work is spread over many. Every number
 is a median of interleaved rounds; "x" columns say how many times less than the first line of the table. Hosts
 are on the loopback interface of the same machine: compare ratios, not seconds. Each section says when it was
-measured, and at which load of the machine; machine and versions are those of the last full run.
+measured, and at which load, which is how many processors were busy before it began; machine and versions are
+those of the last full run.
 `benchmarks.jsonl` has all figures, `make bench-diff` says what got slower.
 """
 NOTE = "<!-- by hand -->"

@@ -85,7 +85,7 @@ def test_what_got_slower_is_named_where_it_is_more_than_rounds_differ(tmp_path: 
     file = tmp_path / "history.jsonl"
     for number, cpu_s in enumerate((0.8, 0.9, 1.2)):
         began = {**BEGAN, "revision": f"r{number}"}
-        measured.append_entry(file, entry_of("race", a_report(cpu_s), began, 5))
+        measured.append_entry(file, entry_of("race", a_report(cpu_s), {**began, "load": [0.2, 0.1]}, 5))
     entries = measured.read_entries(file)
     assert [(a["revision"], b["revision"]) for a, b in pairs(entries, [])] == [("r1", "r2")]
     ((first, last),) = pairs(entries, ["r0", "r2"])
