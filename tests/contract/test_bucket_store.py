@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -305,6 +306,16 @@ def test_a_refusal_to_look_at_the_bucket_names_the_role_for_that(sim, machines):
     with pytest.raises(DeniedError) as raised:
         machines.objects.bucket_exists("sim-bucket")
     assert "--role=roles/storage.legacyBucketReader" in raised.value.hint
+
+
+def test_nothing_is_asked_of_the_cloud_but_what_tpuctl_asks(sim, tmp_path, caplog):
+    caplog.set_level("DEBUG", "tpuctl.sim.api")
+    assert read_identity(Machines(sim, tmp_path).objects, URI) == "s0123456789"
+    for thread in threading.enumerate():
+        if "_fetch" in thread.name:  # of google-cloud-storage, which wants to know the place of the bucket
+            thread.join(60)
+    asked = [message.partition("/storage")[0] for message in caplog.messages]
+    assert asked == ['"POST /upload', '"GET /download'], caplog.messages
 
 
 STORAGE_FAULTS = ("storage-rate-limit", "storage-unavailable", "storage-lost-response")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from email.utils import parsedate_to_datetime
@@ -37,6 +38,9 @@ from tpuctl.model.error_table import ErrorKind
 from tpuctl.model.facts import BucketSpec
 
 T = TypeVar("T")
+# Else the client, from a thread of its own, asks for each bucket itself, to tell tracing of its place: one more
+# connection and call for each command, and in the logs of users one that their roles do not allow.
+os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
 CALL_TIMEOUT_S = 60.0
 READ_TIMEOUT_S = 20.0
 """Without a byte, for reads: a pass asks again, and a step must end."""
