@@ -18,7 +18,18 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
 
-from tests.bench.harness import Budget, Contender, Line, Plan, Report, Sample, execute, scratch, unmeasured
+from tests.bench.harness import (
+    Budget,
+    Contender,
+    Line,
+    Plan,
+    Report,
+    Sample,
+    cpu_of_tree,
+    execute,
+    scratch,
+    unmeasured,
+)
 from tests.support.session import TPUCTL, Session, open_session
 from tests.support.wheels import MINOR, Project
 from tpuctl.envs.lock import Lock, parse_lock
@@ -225,28 +236,9 @@ def _verifying(plan: Plan) -> Report:
 def _execute(session: Session, contender: Contender) -> Sample:
     """Once, with the CPU of the hosts."""
     info = session.sim()
-    before = _cpu_of_tree(info.guardian_pid)
+    before = cpu_of_tree(info.guardian_pid)
     sample = execute(contender)
-    return replace(sample, cpu_s=sample.cpu_s + _cpu_of_tree(info.guardian_pid) - before)
-
-
-def _cpu_of_tree(top: int) -> float:
-    """What a process, those below it, and those that ended there have used, in seconds: proc(5)."""
-    children: dict[int, list[int]] = {}
-    used: dict[int, int] = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended meanwhile
-        children.setdefault(int(fields[1]), []).append(int(name))
-        used[int(name)] = sum(map(int, fields[11:15]))
-    total, pending = 0, [top]
-    while pending:
-        pid = pending.pop()
-        total += used.get(pid, 0)
-        pending += children.get(pid, [])
-    return total / os.sysconf("SC_CLK_TCK")
+    return replace(sample, cpu_s=sample.cpu_s + cpu_of_tree(info.guardian_pid) - before)
 
 
 def _line(name: str, found: list[Sample]) -> Line:
