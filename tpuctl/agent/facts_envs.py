@@ -42,11 +42,13 @@ FILE_MAX = 1 << 20
 INTERPRETER = "bin/python"
 
 
-def envs_facts(_request):
-    """Environments below ~/.tpuctl/envs: what was recorded when they were verified, and which files have
-    changed since then."""
-    folder = root("envs")
+def envs_facts(request):
+    """Environments below ~/.tpuctl/envs, or those of the keys in `envs`: what was recorded when they were
+    verified, and which files have changed since then."""
+    folder, wanted = root("envs"), request.get("envs")
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    if wanted:
+        names = [name for name in names if name in wanted]
     return [
         environment(os.path.join(folder, name), name)
         for name in names

@@ -34,6 +34,7 @@ REQUESTS: dict = {
         "patience_s": ("float", 0.0),
         "points": (("list", "str"), ()),
         "paths": (("list", "str"), ()),
+        "envs": (("list", "str"), ()),
     },
     "follow": {
         "run": ("str",),
@@ -50,6 +51,7 @@ REQUESTS: dict = {
         "claim": (("maybe", ("list", "int")), None),
         "sections": (("list", "str"), ()),
         "number": ("bool", False),
+        "envs": (("list", "str"), ()),
     },
     "lacks": {
         "area": ("str",),

@@ -12,7 +12,7 @@ from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
 from tpuctl.envs.drift import DISK, HOLDERS, HUGEPAGES, LOOKED_AT, HostReading, compare_hosts
 from tpuctl.envs.hosts import EnvironmentKind
-from tpuctl.envs.pinned import PinnedEnvironment, parse_frozen
+from tpuctl.envs.pinned import PinnedEnvironment, environment_keys, parse_frozen
 from tpuctl.envs.verify import describe_drift, drift_error, observe_hosts
 from tpuctl.envs.wheelhouse import blobs_of
 from tpuctl.errors import PartialError
@@ -115,7 +115,8 @@ def plan_environment(
     kind = EnvironmentKind(pinned, record.name, read_template("env_install.py"))
     groups: dict[tuple[str, str], list[int]] = {}
     agent = HostAgent(services.remote, services.agent_source)
-    for each in observe_hosts(services, agent, host_targets(services, record), kind.sections):
+    targets, keys = host_targets(services, record), environment_keys(pinned)
+    for each in observe_hosts(services, agent, targets, kind.sections, keys):
         groups.setdefault(_planned(kind, each), []).append(each.worker)
     return [
         {"workers": fold_workers(workers), "does": does, "why": why} for (does, why), workers in groups.items()

@@ -27,7 +27,8 @@ def verify_environment(
     """How many hosts were asked, each once, and in what they differ."""
     kind = EnvironmentKind(pinned, record.name, read_template("env_install.py"))
     agent = HostAgent(services.remote, services.agent_source)
-    seen = observe_hosts(services, agent, host_targets(services, record))
+    keys = environment_keys(pinned)
+    seen = observe_hosts(services, agent, host_targets(services, record), keys=keys)
     return len(seen), compare_hosts(pinned, record.name, seen, kind=kind)
 
 
@@ -36,10 +37,11 @@ def observe_hosts(
     agent: HostAgent,
     targets: Sequence[HostTarget],
     sections: Collection[Section] = LOOKED_AT,
+    keys: Sequence[str] = (),
 ) -> list[HostReading]:
-    """Some facts of hosts; those that `compare_hosts` wants."""
+    """Some facts of hosts; those that `compare_hosts` wants. With `keys` of these environments alone."""
     began = services.clock.now()
-    answers = agent.ask(targets, FactsRequest(tuple(sorted(sections))))
+    answers = agent.ask(targets, FactsRequest(tuple(sorted(sections)), envs=tuple(keys)))
     ended = services.clock.now()
     seen = []
     for answer in answers:

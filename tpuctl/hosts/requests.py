@@ -49,24 +49,28 @@ class AgentRequest(Struct, Generic[R], frozen=True):
 
 class HelloRequest(AgentRequest[Hello], frozen=True):
     """What a host says of itself, and those `sections` of its facts. With `chips` also who has those; `claim`:
-    the chips that are to be used, empty for all. With `number` what the metadata server calls the worker."""
+    the chips that are to be used, empty for all. With `number` what the metadata server calls the worker.
+    `envs`: see `FactsRequest`."""
 
     verb = "hello"
     chips: bool = False
     claim: tuple[int, ...] | None = None
     sections: tuple[Section, ...] = ()
     number: bool = False
+    envs: tuple[str, ...] = ()
 
 
 class FactsRequest(AgentRequest[FactsReply], frozen=True):
     """What a host is and has: these `sections`, or all. It waits up to `patience_s` for the end of jobs.
-    `points` are paths at which something is to be mounted, `paths` those whose space is looked at, too."""
+    `points` are paths at which something is to be mounted, `paths` those whose space is looked at, too. `envs`
+    are the keys of the environments that are told of: all files of each are looked at; without keys, of all."""
 
     verb = "facts"
     sections: tuple[Section, ...] = ()
     patience_s: float = 0.0
     points: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
+    envs: tuple[str, ...] = ()
 
 
 class ProvisionRequest(AgentRequest[BegunJob], frozen=True):

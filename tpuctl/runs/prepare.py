@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tpuctl.containers.hosts import IMAGE
 from tpuctl.envs.drift import LOOKED_AT, HostReading, skew_of
 from tpuctl.envs.install import Told, kind_of_run, refuse_drift, sections_for_run, when_asked
+from tpuctl.envs.pinned import environment_keys
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import Reply
 from tpuctl.hosts.facts import FactsReply
@@ -153,7 +154,8 @@ def _say_hello(p: Preparation) -> None:
     sections = sections_for_run(early) if early is not None else set()
     began = clock.now()
     claim = tuple(hosts.run.chips) if hosts.is_for_chips() else None
-    hello = HelloRequest(claim is not None, claim, tuple(sorted(sections)))
+    keys = environment_keys(early) if early is not None else ()
+    hello = HelloRequest(claim is not None, claim, tuple(sorted(sections)), envs=tuple(keys))
     answers, p.running = hosts.agent.ask_both(hosts.targets, hello, AttemptsRequest())
     ended = clock.now()
     said = require_values(answers, "answer")
