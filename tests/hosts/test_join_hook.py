@@ -30,6 +30,18 @@ def library(tmp_path: Path) -> Path:
     return made
 
 
+NAMES = """
+import join, join_hook
+for name in ("FOLDER", "PLATFORMS", "NO_DEVICES", "WEIGHTS", "OWN"):
+    assert getattr(join, name) == getattr(join_hook, name), name
+assert [join.OWN + part for part in join.PARTS] == [name for name, _, _ in join_hook.PARTS]
+"""
+
+
+def test_the_agent_has_the_names_of_the_hook_without_importing_it(tmp_path: Path) -> None:
+    in_agent(NAMES, tmp_path)
+
+
 def test_a_process_says_which_devices_it_has(folder: Path, library: Path) -> None:
     pid = run_hooked(folder, "import jax, os; jax.device_count(); print(os.getpid())", library)
     (report,) = reports(folder)

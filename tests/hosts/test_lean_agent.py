@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 from tests.support.hosts import wait_until
-from tpuctl.hosts.requests import AgentRequest, PrepareRequest, StartRequest
+from tpuctl.hosts.requests import AgentRequest, AttemptsRequest, HelloRequest, PrepareRequest, StartRequest
 from tpuctl.lib.codec import to_data
 
 AGENT = Path(__file__).parents[2] / "tpuctl/agent"
 BEGIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from entry import main; sys.exit(main(sys.argv[1:]))"
+NOT_NEEDED = {"columns", "dumps", "join_hook", "operations", "placing", "progress", "secret_forms"}
 DEAR = {"contextlib", "pkgutil", "re", "shutil", "subprocess", "typing"}
 
 APART = """
@@ -45,9 +46,11 @@ def imported(home: Path, request: AgentRequest) -> set[str]:
 
 
 def test_to_prepare_and_start_a_program_imports_nothing_dear(tmp_path):
-    found = imported(tmp_path, PrepareRequest("r1", "1", 1, None, 0))
+    """Nor what of the agent it does not need: a new host compiles each module that it imports."""
+    found = imported(tmp_path, HelloRequest(claim=(), chips=True))
+    found |= imported(tmp_path, AttemptsRequest()) | imported(tmp_path, PrepareRequest("r1", "1", 1, None, 0))
     found |= imported(tmp_path, StartRequest("r1", "1", 1, ("true",), watch_join=True))
-    assert {"prepare", "supervisor", "join_hook"} <= found
-    assert not found & DEAR
+    assert {"facts_chips", "prepare", "state", "supervisor"} <= found
+    assert not found & (DEAR | NOT_NEEDED)
     status = tmp_path / ".tpuctl/runs/r1/1/status.json"
     wait_until(lambda: json.loads(status.read_text())["state"] == "exited")

@@ -16,7 +16,7 @@ AGENT = Path(__file__).resolve().parents[2] / "tpuctl" / "agent"
 
 def in_agent(home: Path, code: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-c", f"import json, base, progress\n{code}\nprint(json.dumps(found))"],
+        [sys.executable, "-c", f"import json, base, progress, status\n{code}\nprint(json.dumps(found))"],
         env={**os.environ, "HOME": str(home), "PYTHONPATH": str(AGENT)},
         capture_output=True,
         text=True,
@@ -39,7 +39,7 @@ RATES = [
 def test_the_recent_rate_stands_beside_the_median_of_the_minutes_before(
     tmp_path: Path, marks: Any, now: float, step: float, found: Any
 ) -> None:
-    assert in_agent(tmp_path, f"found = progress.rates({marks}, {now}, {step})") == pytest.approx(found)
+    assert in_agent(tmp_path, f"found = status.rates({marks}, {now}, {step})") == pytest.approx(found)
 
 
 def test_a_mark_a_minute_is_kept_and_not_without_end(tmp_path: Path) -> None:

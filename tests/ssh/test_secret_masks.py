@@ -49,6 +49,12 @@ def masks() -> Any:
 
 
 @pytest.fixture(scope="module")
+def logs(masks: Any) -> Any:
+    """What the agent knows of sizes of logs."""
+    return sys.modules["log_times"]
+
+
+@pytest.fixture(scope="module")
 def forms(masks: Any) -> Any:
     """What pods have of it, too."""
     return sys.modules["secret_forms"]
@@ -117,7 +123,9 @@ def test_short_values_are_words_that_programs_write_anyway(forms):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_logs_are_masked_alike_in_whatever_pieces_they_are_written(masks, forms, tmp_path, seed, monkeypatch):
+def test_logs_are_masked_alike_in_whatever_pieces_they_are_written(
+    masks, logs, forms, tmp_path, seed, monkeypatch
+):
     """And nobody is told a byte of them before it is decided."""
     rng = random.Random(seed)
     monkeypatch.setattr(masks, "PIECE", rng.choice([64, 100, 1 << 20]))
@@ -137,21 +145,21 @@ def test_logs_are_masked_alike_in_whatever_pieces_they_are_written(masks, forms,
         at += size
         if rng.random() < 0.7:
             supervisor.look()
-        seen = Path(place.path("stdout.log")).read_bytes()[: masks.log_size(place, "stdout")]
+        seen = Path(place.path("stdout.log")).read_bytes()[: logs.log_size(place, "stdout")]
         assert seen.startswith(told)
         assert expected.startswith(seen)
         told = seen
     supervisor.look(last=True)
     assert Path(place.path("stdout.log")).read_bytes() == expected
-    assert masks.log_size(place, "stdout") == len(whole)
-    assert masks.log_size(place, "stderr") == 0
+    assert logs.log_size(place, "stdout") == len(whole)
+    assert logs.log_size(place, "stderr") == 0
 
 
-def test_logs_without_secrets_are_told_as_they_are(masks, tmp_path):
+def test_logs_without_secrets_are_told_as_they_are(masks, logs, tmp_path):
     place = Place(tmp_path)
     masks.LogMasks(place, []).look()
     Path(place.path("stdout.log")).write_bytes(b"abcdefgh")
-    assert masks.log_size(place, "stdout") == 8
+    assert logs.log_size(place, "stdout") == 8
     assert not Path(place.path("stdout.masked")).exists()
 
 
@@ -200,28 +208,29 @@ def test_each_long_line_of_a_value_is_masked_where_something_is_written_before_i
     assert out.decode().splitlines() == [f"[rank0]: {'*' * 27}", f"[rank0]: {'*' * 26}", "[rank0]: short"]
 
 
-def test_a_log_that_its_program_empties_is_looked_through_again(masks, tmp_path):
+def test_a_log_that_its_program_empties_is_looked_through_again(masks, logs, tmp_path):
     """`echo $TOKEN > /dev/stdout` does that where standard output is a file."""
     place = Place(tmp_path)
     log = Path(place.path("stdout.log"))
     supervisor = masks.LogMasks(place, ["abcdefgh"])
     log.write_bytes(b"step 1\n" * 20)
     supervisor.look()
-    assert masks.log_size(place, "stdout") == 140
+    assert logs.log_size(place, "stdout") == 140
     log.write_bytes(b"it is abcdefgh\n")
     supervisor.look()
     assert log.read_bytes() == b"it is ********\n"
-    assert masks.log_size(place, "stdout") == 15
+    assert logs.log_size(place, "stdout") == 15
 
 
 def test_no_part_of_a_value_is_told_where_a_long_text_is_cut(masks, tmp_path, monkeypatch):
     import diagnose
     import facts_chips
+    import state
 
     place, value = Place(tmp_path), "abcdefghijklmnop"
     monkeypatch.setattr(masks, "root", lambda *parts: str(tmp_path.joinpath(*parts)))
     masks.note_hashes(place, [value], ["A"])
-    for module in (diagnose, facts_chips):
+    for module in (diagnose, state):
         monkeypatch.setattr(module, "list_attempts", lambda: [place])
     text = "x" * (diagnose.PART_MAX - 8) + value + "y" * diagnose.PART_MAX
     monkeypatch.setattr(diagnose, "output_of", lambda *_, **__: text)

@@ -11,7 +11,6 @@ from math import isfinite
 
 from base import suppress
 
-FILE = "metrics"
 ROWS_EACH = 256  # until a row stands for twice as many matches
 
 

@@ -7,9 +7,8 @@ they write is not theirs to bound: the supervisor removes the oldest files where
 import os
 import time
 
-from base import Refused, make_dir, read_json, suppress, write_json
+from base import DUMPS, Refused, make_dir, read_json, suppress, write_json
 
-FOLDER = "dumps"
 PLACE = "{dumps}"
 VARIABLE = "TPUCTL_DUMPS"  # as in `member.py`
 LAUNCHER = "launcher"  # torchrun, which starts the processes of a host; `member.py` gives each its own folder
@@ -26,7 +25,7 @@ def given(attempt, asked, begun, joined):
     which starts the others. Refused for a flag that the login of this host sets otherwise."""
     rows = []
     for number, (argv, environment) in enumerate(begun):
-        folder = make_dir(os.path.join(attempt.path(FOLDER), LAUNCHER if joined else str(number)))
+        folder = make_dir(os.path.join(attempt.path(DUMPS), LAUNCHER if joined else str(number)))
         more = {name: text.replace(PLACE, folder) for name, text in (asked.get("set") or {}).items()}
         for name, flags in (asked.get("append") or {}).items():
             more[name] = appended(name, environment.get(name, ""), [f.replace(PLACE, folder) for f in flags])
@@ -50,12 +49,12 @@ class Bound:
     """Keeps the dumps of an attempt within their limit; `look` is called again and again."""
 
     def __init__(self, attempt):
-        self.folder = attempt.path(FOLDER)
-        self.next = 0.0 if os.path.isdir(self.folder) else None
+        self.folder = attempt.path(DUMPS)
+        self.next = 0.0
 
     def look(self, last=False):
         now = time.monotonic()
-        if self.next is None or (now < self.next and not last):
+        if now < self.next and not last:
             return
         self.next = now + LOOK_S
         with suppress(OSError):  # the next look tries again

@@ -8,8 +8,6 @@ import time
 import lockfile
 from activity import CHIP_DEVICES, age_s, chip_holders
 from processes import environment, is_alive, proc_text, signal, signal_all
-from secret_masks import mask_by_hashes
-from state import list_attempts
 from survivors import MARK, living
 
 COMMAND_MAX, READ_MAX = 200, 64 << 10
@@ -73,6 +71,9 @@ def describe(pid, devices=()):
         name = pwd.getpwuid(user).pw_name
     except KeyError:
         name = str(user)
+    from secret_masks import mask_by_hashes
+    from state import list_attempts
+
     return {
         "pid": pid,
         "user": name,

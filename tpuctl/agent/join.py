@@ -10,22 +10,19 @@ from base import Refused, make_dir, read_json, source_of, suppress
 from processes import process_stat
 
 REPORTS_MAX = 32
-
-
-def beside():
-    """By the name of each module of the folder that of the agent which it is."""
-    from join_hook import OWN, PARTS
-
-    names = ("tpuctl_weights", *(part for part, _, _ in PARTS))
-    return {"sitecustomize": "join_hook", **{name: name[len(OWN) :] for name in names}}
+# As in `join_hook.py`, which programs compile, and a new host need not for these words.
+FOLDER, PLATFORMS = "TPUCTL_JOIN", "TPUCTL_JOIN_PLATFORMS"
+NO_DEVICES, WEIGHTS = "TPUCTL_JOIN_NO_DEVICES", "TPUCTL_JOIN_WEIGHTS"
+OWN = "tpuctl_"
+PARTS = ("compile_hook", "trace_hook", "weights_hook")
+BESIDE = {"sitecustomize": "join_hook", **{OWN + name: name for name in ("weights", *PARTS)}}
+"""By the name of each module of the folder that of the agent which it is."""
 
 
 def watch(attempt, environment, devices, weights=""):
     """Has the programs that are started with `environment` tell of themselves, with `devices` also on what they
     compute, and with `weights` what is wrong with their parameters. Why they cannot, where they cannot: the run
     goes on then, unless `weights` is strict, for which it is Refused."""
-    import join_hook
-
     folder = attempt.path("join")
     try:
         write_modules(folder)
@@ -35,12 +32,12 @@ def watch(attempt, environment, devices, weights=""):
             said = why + ", and --check strict needs it: make room there, or leave it out"
             raise Refused("no-hook", said) from error
         return why + ": what the program does inside, and whether it came up on the chips, is not known"
-    environment[join_hook.FOLDER] = folder
-    environment[join_hook.PLATFORMS] = environment.get("JAX_PLATFORMS", "")
+    environment[FOLDER] = folder
+    environment[PLATFORMS] = environment.get("JAX_PLATFORMS", "")
     if not devices:
-        environment[join_hook.NO_DEVICES] = "1"
+        environment[NO_DEVICES] = "1"
     if weights:
-        environment[join_hook.WEIGHTS] = weights
+        environment[WEIGHTS] = weights
     behind = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([folder, behind]) if behind else folder
     return ""
@@ -49,7 +46,7 @@ def watch(attempt, environment, devices, weights=""):
 def write_modules(folder):
     """Each of them whole, or none that Python would find."""
     make_dir(folder)
-    for name, module in beside().items():
+    for name, module in BESIDE.items():
         path = os.path.join(folder, name + ".py")
         with open(path + ".new", "wb") as file:
             file.write(source_of(module))

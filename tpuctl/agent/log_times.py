@@ -24,6 +24,8 @@ KEPT_UNFETCHED = 1 << 30  # of one that nobody fetches: a full disk ends the run
 PIECE = 8 << 20  # taken out at once
 FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2  # linux/falloc.h
 FETCHED = "fetched.json"
+METRICS = "metrics"  # beside the logs: see `columns.py`
+WIDTH = 15  # of the number of bytes that were looked through for secrets: see `secret_masks.py`
 
 
 def streams(attempt):
@@ -31,6 +33,22 @@ def streams(attempt):
     with suppress(ValueError):  # caught between creating and writing it: there are none yet
         return (read_json(attempt.path(STARTED)) or {}).get("streams") or STREAMS
     return STREAMS
+
+
+def read_done(path):
+    """How much of a log was looked through; None where there is nothing to look for."""
+    try:
+        with open(path, "rb") as file:
+            return int(file.read(WIDTH) or 0)
+    except FileNotFoundError:
+        return None
+
+
+def log_size(attempt, stream):
+    """How much of a log may be told."""
+    done = read_done(attempt.path(stream + ".masked"))
+    size = file_size(attempt.path(stream + ".log"))
+    return size if done is None else min(done, size)
 
 
 class LogTimes:

@@ -4,12 +4,11 @@ import os
 import sys
 
 import quick_json as json
-from base import read_json, write_json
+from base import KEPT, read_json, write_json
 from mask import USER_UMASK
 from rooted import as_root, run_program
 
 TAIL = 4000
-KEPT = "kept.json"  # in the folder of the attempt: what lives on when its job has ended
 
 
 class Failed(Exception):

@@ -3,15 +3,13 @@
 The supervisor keeps it, so that whoever looks, from whatever machine, knows since when the step is the same.
 """
 
-import os
 import time
 from math import inf, isfinite
 
-import contained
-from base import file_size, read_json, suppress, write_json
-from columns import FILE, Columns
-from log_times import streams
-from processes import descendants, process_stat, signal
+from base import file_size, suppress, write_json
+from columns import Columns
+from log_times import METRICS, streams
+from processes import signal
 
 READ_MAX = 1 << 20  # a program that writes more between two looks is not read in full
 LINE_MAX = 4096
@@ -19,12 +17,9 @@ LOOK_S = 1.0
 SEARCH_CPU_S = 0.25  # for what one log has new; there are expressions that need years for a line
 LATE_MAX = 3  # so often in a row, and the expression is given up
 STEP_MAX = 2.0**63  # no program has more steps
-QUIET_S = 1.0  # who writes is not held
 WRITE_S = 5.0  # a step that is quicker is not written down each time
 MARK_S = 60.0  # between two notes of how far it was
 MARKS_MAX = 120
-RECENT_S = 300.0  # a rate over less would fall with each checkpoint
-USUAL_LEAST = 10  # minutes before that, without which nothing is usual
 STEP, TOTAL = "step", "steps"
 
 
@@ -45,7 +40,7 @@ class Progress:
             zip((STEP, TOTAL), range(1, self.pattern.groups + 1))
         )
         self.names = [name for name in self.groups if name not in (STEP, TOTAL)]
-        self.columns = Columns(attempt.path(FILE), self.names)
+        self.columns = Columns(attempt.path(METRICS), self.names)
         self.logs = [[name, attempt.path(name + ".log"), 0, ""] for name in streams(attempt)]
         self.known = {}
         self.looked = self.written = 0.0
@@ -164,45 +159,8 @@ class Progress:
         return writer == self.ahead
 
 
-def rates(marks, now, step):
-    """Steps per second in the last minutes, and the median of the minutes before; None where not known."""
-    before = [mark for mark in marks if mark[0] <= now - RECENT_S]
-    pairs = zip(before, before[1:])
-    usual = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs if b[0] > a[0])
-    if len(usual) < USUAL_LEAST:
-        return None, None
-    at, begin = before[-1]
-    return (step - begin) / (now - at), usual[len(usual) // 2]
-
-
 def number(text):
     try:
         return float(text.replace(",", "")) if text else None
     except ValueError:
         return None
-
-
-def signs_of_life(attempt, status):
-    """When the program wrote last, whether it is held by a signal, and its step."""
-    progress = read_json(attempt.path("progress.json"))
-    marks = progress.pop("marks", []) if progress is not None else []
-    if progress is not None and "step" in progress:
-        recent, usual = rates(marks, time.time(), progress["step"])
-        progress.update(recent_rate=recent, usual_rate=usual)
-    found = {"progress": progress, "load": os.getloadavg()[0]}
-    moments = []
-    for name in streams(attempt):
-        with suppress(OSError):
-            log = os.stat(attempt.path(name + ".log"))
-            moments += [log.st_mtime] if log.st_size else []
-    found["output_at"] = max(moments) if moments else None
-    silent = not moments or time.time() - max(moments) > QUIET_S
-    mains = [*([row["pid"] for row in status["processes"]] or [status["pid"]]), *contained.processes(attempt)]
-    found["held"] = bool(silent and status["state"] == "running" and any(is_held(pid) for pid in mains if pid))
-    return found
-
-
-def is_held(main):
-    """Whether a process of a tree is stopped by a signal, or by a debugger."""
-    stats = [process_stat(pid) for pid in (main, *descendants(main))]
-    return any(stat is not None and stat[0] in (b"T", b"t") for stat in stats)

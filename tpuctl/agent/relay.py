@@ -9,7 +9,7 @@ from base import Refused, answer, make_dir, need
 from client import CHUNK
 from contents import blob_path, blobs_of, find_tree, part_size, store_blob
 from frames import head, read_begin, read_pieces, render_begin, render_failure
-from placing import lacking_of
+from lacking import lacking_of
 
 PEER_SILENCE_S = 60.0
 SERVED_AT_ONCE = 128

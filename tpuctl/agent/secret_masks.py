@@ -9,11 +9,10 @@ command says of processes is compared with hashes, whose key stays on this host.
 import os
 
 from base import Refused, file_size, read_json, root, suppress, write_json
-from log_times import streams
+from log_times import WIDTH, read_done, streams
 from secret_forms import LEAST, all_forms, settled, spans
 
 PIECE = 8 << 20  # read at once
-WIDTH = 15
 LEAST_WITH_HEAD = 32  # by the hash of its first characters a shorter value could be guessed in two parts
 HASHES = "masks.json"
 KEY = "mask.key"
@@ -82,22 +81,6 @@ class MaskedLog:
             os.pwrite(handle, b"%0*d" % (WIDTH, self.done), 0)
         finally:
             os.close(handle)
-
-
-def read_done(path):
-    """How much of a log was looked through; None where there is nothing to look for."""
-    try:
-        with open(path, "rb") as file:
-            return int(file.read(WIDTH) or 0)
-    except FileNotFoundError:
-        return None
-
-
-def log_size(attempt, stream):
-    """How much of a log may be told."""
-    done = read_done(attempt.path(stream + ".masked"))
-    size = file_size(attempt.path(stream + ".log"))
-    return size if done is None else min(done, size)
 
 
 def finish(attempt, values):

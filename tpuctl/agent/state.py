@@ -1,4 +1,4 @@
-"""`status`, `stop`, `attempts`: how attempts stand."""
+"""`stop`, `attempts`: how attempts stand."""
 
 import os
 import time
@@ -6,13 +6,9 @@ import time
 import quick_json as json
 import survivors
 from base import SCHEMA, Attempt, is_name, read_end, read_json, root, suppress, write_json
-from join import compiles, reports
-from log_times import STARTED, STREAMS, cut_of, streams
+from log_times import STARTED, STREAMS, cut_of, log_size, streams
 from processes import boot_id, is_alive, signal, signal_all
-from progress import signs_of_life
-from secret_masks import finish, log_size
 
-MOUNTS = "/var/lib/tpuctl-mounts"  # STATE of buckets.py; most hosts have none, and that is asked every second
 MEMBERS = "members"  # the folder of what `member.py` tells
 STARTING_GRACE_S = 15.0  # marker written, supervisor not heard of: still starting for this long
 
@@ -55,6 +51,7 @@ def look(attempt):
                 answer.update(state="lost", detail="the supervisor is gone and left no end")
                 # What its program wrote is told as far as its secrets are still known.
                 import secret_files
+                from secret_masks import finish
 
                 finish(attempt, secret_files.read(survivors.mark_of(status["supervisor"])))
                 answer.update(sizes(attempt))
@@ -130,23 +127,6 @@ def is_fresh(marker):
     except ValueError:
         same_boot = True  # caught between creating and writing it
     return same_boot and abs(time.time() - os.stat(marker).st_mtime) < STARTING_GRACE_S
-
-
-def status(request, _stdin):
-    """How an attempt stands; with `host`, also what the cloud is about to do with this host."""
-    attempt = Attempt(request)
-    found = look(attempt)
-    said = {"join": reports(attempt), "compiles": compiles(attempt)}
-    answer = dict(found, **said, **signs_of_life(attempt, found))
-    if os.path.isdir(MOUNTS):
-        from buckets import mount_reports
-
-        answer["mounts"] = mount_reports(answer["started_at"])
-    if request["host"]:
-        from metadata import notices
-
-        answer.update(notices())
-    return answer
 
 
 def stop(request, _stdin):

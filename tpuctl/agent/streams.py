@@ -4,12 +4,10 @@ import os
 import select
 import time
 
-import columns
 import quick_json as json
 from base import POLL_S, Attempt, write_all
 from client import Lifeline
-from log_times import cut_of, note_fetched, streams
-from secret_masks import log_size
+from log_times import METRICS, cut_of, log_size, note_fetched, streams
 from state import look
 
 EXIT_NOTHING_TO_FOLLOW = 98
@@ -68,7 +66,7 @@ def news(request, _stdin):
         data += part
     more = limit <= 0
     beside = [(stream, stream + "_times", stream + ".times") for stream in known]
-    for name, asked, file in (*beside, (columns.FILE, columns.FILE, columns.FILE)):
+    for name, asked, file in (*beside, (METRICS, METRICS, METRICS)):
         offset = offsets.get(asked)
         if offset is not None:
             part = read_part(attempt.path(file), offset, TIMES_MAX)

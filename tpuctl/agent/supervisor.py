@@ -6,9 +6,9 @@ import time
 import join
 import quick_json as json
 import secret_files
-import secret_forms
-import secret_masks
 from base import (
+    DUMPS,
+    KEPT,
     SCHEMA,
     Attempt,
     Refused,
@@ -22,9 +22,7 @@ from base import (
 )
 from contained import is_contained, program
 from contents import is_inside
-from dumps import Bound, given
 from log_times import LOOK_S, STARTED, STREAMS, LogTimes
-from operations import KEPT
 from processes import (
     Tree,
     boot_id,
@@ -81,6 +79,8 @@ def start(request, _stdin):
     secrets = {name: environment[name] for name in request["secrets"]}
     begun = programs(request, attempt, argv, environment)
     if request["debug"]:
+        from dumps import given
+
         joined = (request["launch"] or {}).get("per") == "torchrun"
         begun = given(attempt, request["debug"], begun, joined)
     told_of = begun[0][1]
@@ -100,8 +100,12 @@ def told(request, environment):
     """The variables that a program has whose names begin like one of `tell`, without the `secrets`."""
     names, secrets = tuple(request["tell"]), request["secrets"]
     found = {k: v for k, v in environment.items() if k.startswith(names) and k not in secrets}
-    patterns = secret_forms.all_forms(environment[name] for name in secrets if name in environment)
-    return {"variables": {k: secret_forms.masked_text(v, patterns) for k, v in found.items()}}
+    if not secrets:
+        return {"variables": found}
+    from secret_forms import all_forms, masked_text
+
+    patterns = all_forms(environment[name] for name in secrets if name in environment)
+    return {"variables": {k: masked_text(v, patterns) for k, v in found.items()}}
 
 
 def launch(attempt, fence, begun, cwd, grace, beat=0.0, pattern="", secrets=None, names=STREAMS):
@@ -189,7 +193,7 @@ def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
     record, tree, killed = Record(attempt), Tree(), oom_kills()
     more = {MARK: mark_of(record.status["supervisor"])}
     secret_files.sweep()
-    masks = begin_masks(attempt, secrets or {})
+    masks = begin_masks(attempt, secrets) if secrets else None
     if secrets:
         folder = secret_files.write(more[MARK], secrets)
         if folder is None:
@@ -203,7 +207,8 @@ def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
         why = "cannot run %s: %s" % ("a job" if callable(argv) else argv[0], error.strerror)
         end_programs(tree, attempt, 0.0, ())
         say(attempt, why)
-        masks.look(last=True)
+        if masks is not None:
+            masks.look(last=True)
         secret_files.remove(more[MARK])
         record_unstarted(record, not_started(error), why)
         return
@@ -212,16 +217,16 @@ def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
     record.note(state="running", started_at=time.time(), processes=rows, **first)
     os.close(3)
     heartbeat, times = begin_heartbeat(beat), LogTimes(attempt)
-    progress, bound = begin_progress(attempt, pattern), Bound(attempt)
-    wait_for_end(tree, attempt, times, progress, masks, bound)
+    looking = [each for each in (times, masks, begin_progress(attempt, pattern), begin_bound(attempt)) if each]
+    wait_for_end(tree, attempt, looking)
     stopped = not is_over(tree, attempt) or tree.asked_to_stop
     record.note(stopped=stopped)
-    left = end_programs(tree, attempt, grace, (times, masks))
+    left = end_programs(tree, attempt, grace, [each for each in (times, masks) if each])
     end = outcome(tree, attempt, rows)
     if end["exit_status"] != 0:
         # A host that goes down tells all processes at once, and the program may have been faster than we.
         stopped = stopped or tree.asked_to_stop
-    for each in filter(None, (times, masks, progress, bound)):
+    for each in looking:
         each.look(last=True)
     secret_files.remove(more[MARK])
     alive = [[pid, found[2]] for pid, found in ((pid, process_stat(pid)) for pid in sorted(left)) if found]
@@ -302,10 +307,12 @@ def say(attempt, words):
 def begin_masks(attempt, secrets):
     """Before the program can write. Where its values cannot be written down as hashes, logs are masked all the
     same."""
-    masks = secret_masks.LogMasks(attempt, secrets.values())
+    from secret_masks import LogMasks, note_hashes
+
+    masks = LogMasks(attempt, secrets.values())
     if masks.patterns:
         with suppress(OSError):
-            secret_masks.note_hashes(attempt, secrets.values(), secrets)
+            note_hashes(attempt, secrets.values(), secrets)
     return masks
 
 
@@ -345,6 +352,15 @@ def begin_progress(attempt, pattern):
         return None
 
 
+def begin_bound(attempt):
+    """None where nothing is dumped."""
+    if not os.path.isdir(attempt.path(DUMPS)):
+        return None
+    from dumps import Bound
+
+    return Bound(attempt)
+
+
 def kept_processes(attempt, mains=None):
     """Services that an operation began, with their children: they outlive its job. So does what holds a file
     system, which ends by itself, and by the id of the hold only. Of containers `mains` end the rest."""
@@ -373,14 +389,12 @@ def run_main(tree, attempt, argv, env, cwd, several):
         os.close(err)
 
 
-def wait_for_end(tree, attempt, times, progress, masks, bound):
-    """Until a process ended wrongly, all ended, or a stop was asked for, by signal or by file."""
+def wait_for_end(tree, attempt, looking):
+    """Has each of `looking` look again and again, until a process ended wrongly, all ended, or a stop was asked
+    for, by signal or by file."""
     while not is_over(tree, attempt) and not tree.asked_to_stop:
         tree.wait(LOOK_S)
-        times.look()
-        masks.look()
-        bound.look()
-        if progress is not None:
-            progress.look()
+        for each in looking:
+            each.look()
         if os.path.exists(attempt.path("stop.json")):
             return

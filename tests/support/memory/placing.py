@@ -68,7 +68,7 @@ def fetch(request: Json, _stdin: Any) -> Json:
             contents.store_blob(area, digest, size, [paths[digest].read_bytes()])
             count += size
             process.print(json.dumps({"progress": "fetching", "bytes": count}))
-        lacking = module("placing").lacking_of(request)
+        lacking = module("lacking").lacking_of(request)
         bits = int(lacking["lacking"] or "0", 16)
         blobs = contents.blobs_of(contents.find_tree(area, tree) or [])
         more = [digest for n, (digest, _) in enumerate(blobs) if bits >> n & 1]

@@ -223,7 +223,7 @@ STAND_INS: dict[str, dict[str, Any]] = {
     "rooted": {"run_program": run_program, "as_root": list, "how_root": lambda: "sudo"},
     "secret_files": {"places": lambda: [shared_memory()]},
     "stacks": {"stacks": stacks},
-    "state": {"MOUNTS": "/nowhere"},
+    "status": {"MOUNTS": "/nowhere"},
     "vacate": {"vacate": vacate},
 }
 sections = SimpleNamespace(**{f"{name}_facts": _section(name, body) for name, body in FACTS.items()})
