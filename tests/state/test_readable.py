@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.builders import a_run
 from tests.support.memory.services import MemoryPlace
+from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import RunRecord, RunState
 from tpuctl.state.journal import DAMAGED, NEW_RUN, decided_at, read_events, read_journal, record_decision
-from tpuctl.state.repository import active_runs, decode, get_run, runs_under_way
-from tpuctl.state.sqlite import SqliteStore
+from tpuctl.state.repository import active_runs, decode, get_run, list_runs, runs_under_way
+from tpuctl.state.sqlite import LISTED_FROM, READ_AT_ONCE, SqliteStore
 
 
 def test_only_runs_that_may_go_on_are_read(place: MemoryPlace) -> None:
@@ -26,7 +30,43 @@ def test_only_runs_that_may_go_on_are_read(place: MemoryPlace) -> None:
         services.store.put(run.key, to_data(run), if_generation=0)
     services.store.put("runs/damaged", {"state": "running"}, if_generation=0)
     services.store.put("runs/strange", {"state": "to-come"}, if_generation=0)
+    services.store.put("runs/stranger", {"state": ["running"]}, if_generation=0)
     assert {run.state for run in runs_under_way(services)} == {state for state in RunState if not state.final}
+
+
+def test_an_error_that_is_kept_with_a_long_list_does_not_grow(place: MemoryPlace, tmp_path) -> None:
+    with closing(SqliteStore(tmp_path / "store.sqlite")) as store:
+        _write(tmp_path / "store.sqlite", LISTED_FROM, {"state": 7})
+        services = place.machine()
+        services.store = store
+        depths = []
+        for _ in range(3):
+            with pytest.raises(DamagedRecordError) as refused:
+                list_runs(services)
+            depths.append(len(refused.traceback))
+    assert len({*depths}) == 1
+
+
+def test_others_write_while_records_are_made_of_a_long_list(tmp_path) -> None:
+    path, count = tmp_path / "store.sqlite", READ_AT_ONCE + 1
+    with closing(SqliteStore(path)) as store, closing(SqliteStore(path)) as other:
+        _write(path, count, {"state": 7})
+
+        def read(document: Document) -> str:
+            if document.key in {"runs/00000", f"runs/{count - 1:05}"}:
+                other.append("journal/runs/exp", {"key": document.key})
+            return document.key
+
+        assert store.read_all("runs/", read) == [f"runs/{number:05}" for number in range(count)]
+        assert len(store.list("journal/")) == 2
+
+
+def _write(path: Path, count: int, data: Mapping[str, Any]) -> None:
+    """Runs, all at once: a commit for each takes a busy disk minutes."""
+    rows = [(f"runs/{number:05}", number + 1, json.dumps(data)) for number in range(count)]
+    with closing(sqlite3.connect(path)) as db, db:
+        db.executemany("INSERT INTO documents (key, generation, data) VALUES (?, ?, ?)", rows)
+        db.execute("UPDATE meta SET value = ? WHERE key = 'sequence'", (str(count),))
 
 
 @pytest.mark.parametrize("spec", ["big", {}, {"slice_name": 7}, {"slice_name": "big"}])

@@ -110,7 +110,7 @@ class Repository(Generic[T]):
         """The records by their names. Raises DamagedRecordError where one is."""
         found, damaged = self.load(services, under, where)
         for error in damaged.values():
-            raise error
+            raise error.with_traceback(None)  # it is kept, and would keep the frames of each time it was raised
         return {name: each.record for name, each in found.items()}
 
     def list(self, services: Services, under: str = "", where: Where | None = None) -> list[T]:
@@ -290,7 +290,8 @@ def _slice_said(data: Mapping[str, Any]) -> str | None:
     return said if isinstance(said, str) else None
 
 
-_OVER = frozenset(str(state) for state in RunState if state.final)
+_OVER = tuple(str(state) for state in RunState if state.final)
+"""No set: a damaged run may say anything, also what has no hash."""
 
 
 def runs_under_way(services: Services) -> list[RunRecord]:

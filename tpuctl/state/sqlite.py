@@ -33,6 +33,8 @@ FRESH_S = 60.0
 LISTED_FROM, LISTS_KEPT = 100, 4
 """What was read of so many documents is kept, of so many lists: the next one then reads what has changed. An
 open page of the browser lists the runs of years each second."""
+READ_AT_ONCE = 500
+"""Documents of one query: some MB."""
 COARSE_S = 1.0
 """A smaller difference is the grain of the file system's timestamps, not another clock."""
 LAST_CHARACTER = "\U0010ffff"
@@ -119,24 +121,33 @@ class SqliteStore:
     def read_all(self, prefix: str, read: Callable[[Document], R]) -> Sequence[R]:
         with self._translated():
             known: dict[str, tuple[int, R]] = self._listed.pop((prefix, read), {})
-            self._known = known
-            rows = self._db.execute(
-                "SELECT key, generation, CASE WHEN ? OR is_news(key, generation) THEN data END FROM documents"
-                " WHERE key >= ? AND key < ? ORDER BY key",
-                (not known, prefix, prefix + LAST_CHARACTER),
-            )
             found = {
                 key: known[key]
                 if text is None
                 else (generation, read(Document(key, generation, UnreadData(key, text))))
-                for key, generation, text in rows
+                for key, generation, text in self._rows(prefix, known)
             }
-            self._known = {}
             if len(found) >= LISTED_FROM:
                 self._listed[prefix, read] = found
                 while len(self._listed) > LISTS_KEPT:
                     self._listed.pop(next(iter(self._listed)))
         return [made for _, made in found.values()]
+
+    def _rows(self, prefix: str, known: Mapping[str, tuple[int, Any]]) -> Iterator[tuple[str, int, str | None]]:
+        """Key, generation and, unless that is known, the text of each, some at a time: while a query goes on no
+        other process can write, and records are made of thousands in seconds."""
+        start, more = prefix, True
+        while more:
+            self._known = known
+            rows = self._db.execute(
+                "SELECT key, generation, CASE WHEN ? OR is_news(key, generation) THEN data END FROM documents"
+                " WHERE key >= ? AND key < ? ORDER BY key LIMIT ?",
+                (not known, start, prefix + LAST_CHARACTER, READ_AT_ONCE),
+            ).fetchall()
+            self._known = {}
+            yield from rows
+            more = len(rows) == READ_AT_ONCE
+            start = f"{rows[-1][0]}\0" if more else start
 
     def _is_news(self, key: str, generation: int) -> bool:
         return key not in self._known or self._known[key][0] != generation
