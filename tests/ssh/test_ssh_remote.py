@@ -47,6 +47,23 @@ def test_a_host_that_is_booting_is_tried_until_it_answers(
     assert "handshake" in result.detail  # it got past the refusals
 
 
+def test_a_host_that_is_busy_when_the_time_is_nearly_up_keeps_its_connection(
+    farm: SshFarm, target: HostTarget, remote: SshRemote
+) -> None:
+    assert remote.run([target], RemoteCall("true"))[0].ok
+    found = []
+    late = threading.Thread(
+        target=lambda: found.extend(remote.run([target], RemoteCall("true", timeout_s=0.2)))
+    )
+    with farm.hung():
+        late.start()
+        late.join(0.6)
+    late.join()
+    assert [each.failure for each in found] == [FailureKind.TIMEOUT]
+    assert remote.run([target], RemoteCall("true"))[0].ok
+    assert len(farm.connections) == 1
+
+
 @pytest.mark.slow
 def test_a_host_that_refused_a_log_in_is_left_alone_for_a_while(
     farm: SshFarm, target: HostTarget, key: KeyPair

@@ -35,6 +35,9 @@ threshold of 30; seen in github.com/trailofbits/algo/issues/1548)."""
 BANNED_MAX_S = 900.0
 """So long after a refusal silence may mean such a ban."""
 
+CHANNEL_LEAST_S = 2.0
+"""A channel has this long to open also where less is left of a call: who does not wait for it hangs up, on all
+others that use the connection, too."""
 CONNECT_TIMEOUT_S = 5.0
 HANDSHAKE_TIMEOUT_S = 10.0
 
@@ -166,9 +169,8 @@ class ConnectionPool:
 
         transport = self.connection(target, deadline, is_cancelled)
         try:
-            return transport, transport.open_session(
-                window_size=window_bytes, timeout=limited(CHANNEL_TIMEOUT_S, deadline)
-            )
+            timeout_s = max(CHANNEL_LEAST_S, limited(CHANNEL_TIMEOUT_S, deadline))
+            channel = transport.open_session(window_size=window_bytes, timeout=timeout_s)
         except paramiko.ChannelException as error:
             raise ConnectError(
                 FailureKind.CONNECT, f"{target.label} opens no further session: {error.text}"
@@ -178,6 +180,10 @@ class ConnectionPool:
             raise ConnectError(
                 FailureKind.LOST, f"the connection to {target.label} was lost: {error}"
             ) from error
+        if deadline is not None and time.monotonic() >= deadline:
+            channel.close()
+            raise ConnectError(FailureKind.TIMEOUT, f"{target.label} opened no session in time")
+        return transport, channel
 
     def read_host_key(self, target: HostTarget, timeout_s: float) -> str | None:
         """The ssh-ed25519 key that the host shows, or None; on a connection of its own."""
