@@ -85,6 +85,19 @@ def test_a_crash_between_journal_and_record_neither_loses_nor_doubles(
     ]
 
 
+def test_a_mount_is_not_taken_for_another_that_died_before_a_crash(
+    place: MemoryPlace, services: MemoryServices
+) -> None:
+    """The first is well again when the next step looks."""
+    begin(services)
+    crashing = place.machine(process=2)
+    make_crashing(crashing, CrashPoint(2))
+    with pytest.raises(Crash):
+        find(crashing, MOUNTS)
+    find(services, replace(MOUNTS, news=MOUNTS.news[1:]))
+    assert listen(services) == DIED
+
+
 def test_what_was_seen_before_a_crash_is_told_beside_what_is_seen_after_it(
     place: MemoryPlace, services: MemoryServices
 ) -> None:

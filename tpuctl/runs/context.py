@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tpuctl.engine.services import Services
 from tpuctl.errors import StaleRecordError
 from tpuctl.hosts.worker_status import WorkerStatus
-from tpuctl.model.attempts import GIVEN_UP, Attempt, TimelineEntry, event_id
+from tpuctl.model.attempts import GIVEN_UP, MOUNT_BACK, MOUNT_LOST, Attempt, TimelineEntry, event_id
 from tpuctl.model.records import RunRecord, RunState, SliceRecord
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
 from tpuctl.state.journal import decided_at, read_events, record_decision
@@ -80,10 +80,10 @@ class RunContext:
         known = read_events(self.services, self.run.key, self.run.created_at) if told else {}
         while (left := known.get(event_id(attempt.number, len(timeline)))) is not None:
             timeline.append(TimelineEntry(decided_at(left), str(left["action"]), str(left["reason"])))
-        again = Counter(each.event for each in timeline[len(attempt.timeline) :])
+        again = Counter(_same(each.event, each.detail) for each in timeline[len(attempt.timeline) :])
         for event, detail in told:
-            again[event] -= 1
-            if again[event] < 0:
+            again[_same(event, detail)] -= 1
+            if again[_same(event, detail)] < 0:
                 at = self.journal(event, detail, event=event_id(attempt.number, len(timeline)))
                 timeline.append(TimelineEntry(at, event, detail))
         return tuple(timeline)
@@ -95,3 +95,9 @@ class RunContext:
     def hosts(self) -> AttemptHosts | None:
         """Those of the current attempt, as its record is now; None where they are gone."""
         return attempt_hosts(self.services, self.run, self.slice, self.until)
+
+
+def _same(event: str, detail: str) -> tuple[str, str]:
+    """By what an event is known again after a crash: details may tell how long something takes, but those of
+    mounts say which."""
+    return event, detail if event in {MOUNT_LOST, MOUNT_BACK} else ""
