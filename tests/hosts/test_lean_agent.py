@@ -54,3 +54,9 @@ def test_to_prepare_and_start_a_program_imports_nothing_dear(tmp_path):
     assert not found & (DEAR | NOT_NEEDED)
     status = tmp_path / ".tpuctl/runs/r1/1/status.json"
     wait_until(lambda: json.loads(status.read_text())["state"] == "exited")
+
+
+def test_a_supervisor_beats_without_the_import_of_threading():
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import heartbeat; print('threading' in sys.modules)"
+    words = [sys.executable, "-B", "-I", "-S", "-c", code, str(AGENT)]
+    assert subprocess.run(words, capture_output=True, check=True, text=True).stdout == "False\n"
