@@ -369,6 +369,15 @@ def test_old_entries_go_with_the_slices_that_they_tell_of(open_store):
     assert prune(store, AGE_S).old.journals == {}
 
 
+@pytest.mark.parametrize("at", [None, "long ago", [1]])
+def test_an_entry_whose_time_is_none_keeps_no_other_from_going(open_store, at):
+    store = open_store()
+    tell(store, "slices/gone", 91)
+    odd = store.append("journal/slices/gone/", {"at": at})
+    prune(store, AGE_S)
+    assert [document.key for document in store.list("journal/slices/gone/")] == [odd]
+
+
 def test_runs_and_manifests_stay_when_their_journals_go(open_store):
     store = open_store()
     write_ended(store, "old", 181)

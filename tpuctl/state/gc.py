@@ -25,6 +25,7 @@ from tpuctl.lib.text import counted, sized
 from tpuctl.model import timeouts
 from tpuctl.model.records import RunRecord, SliceRecord, SliceState
 from tpuctl.state.gc_plan import MAIN_REFERRERS, find_children, find_digests, other_referrers
+from tpuctl.state.journal import decided_at
 from tpuctl.state.repository import decode
 
 KEY = "pruned"
@@ -247,7 +248,8 @@ def _gone_slices(
     for subject in journals:
         if subject.startswith("slices/") and subject not in there:
             entries = store.list(f"journal/{subject}/")
-            old = tuple(entry.key for entry in entries if float(entry.data.get("at", before)) < before)
+            # One that does not tell its time may be young.
+            old = tuple(entry.key for entry in entries if 0 < decided_at(entry.data) < before)
             if old:
                 found[subject] = old
     return found
