@@ -120,11 +120,12 @@ def list_code(root: Path) -> list[str]:
 
 
 def list_directory(root: Path) -> tuple[list[str], tuple[str, ...]]:
-    """As `list_code`, and what of tpuctl's own is no part of it."""
+    """As `list_code`, and what of tpuctl's own is no part of it. `tpuctl dev` asks several times a second, and
+    a `Path` of each name would take longer than the file system."""
     found = _git_files(root) if _git_top(root) else _walk(root)
-    code = {name for name in _without_ignored(root, found) if Path(name).name != PROJECT_FILE}
+    code = {name for name in _without_ignored(root, found) if name.rpartition("/")[2] != PROJECT_FILE}
     own = find_own_output(root, code)
-    return sorted(name for name in code - own.keys() if os.path.lexists(root / name)), tuple(own.values())
+    return sorted(name for name in code - own.keys() if os.path.lexists(f"{root}/{name}")), tuple(own.values())
 
 
 def _check_not_home(base: Path) -> None:
@@ -196,7 +197,8 @@ def _walk(top: Path) -> list[str]:
     for folder, directories, files in os.walk(top):
         directories[:] = [name for name in directories if name not in JUNK]
         links = [name for name in directories if (Path(folder) / name).is_symlink()]
-        found += [(Path(folder) / name).relative_to(top).as_posix() for name in (*files, *links)]
+        below = Path(folder).relative_to(top).as_posix()
+        found += [name if below == "." else f"{below}/{name}" for name in (*files, *links)]
     return found
 
 

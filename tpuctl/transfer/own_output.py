@@ -23,6 +23,8 @@ _EXPORT = re.compile(rf"{RUN_ID}\.yaml")
 _BUNDLE = re.compile(rf"{RUN_ID}\.run\.tar")
 _TRACE = re.compile(rf"((?:.*/)?traces/{RUN_ID})/plugins/profile/\d{{4}}(?:_\d\d){{5}}/.*", re.DOTALL)
 """What is alike in these is in the group."""
+_ENDINGS = (".html", ".tar", ".yaml")
+"""Of all the others, which few files have."""
 
 
 def find_own_output(base: Path, names: Iterable[str]) -> dict[str, str]:
@@ -32,7 +34,7 @@ def find_own_output(base: Path, names: Iterable[str]) -> dict[str, str]:
     for name in names:
         if trace := _TRACE.fullmatch(name):
             found[name] = f"{trace[1]}/"
-        elif any(is_own(base / name) for is_own in (_is_page, _is_collection, _is_export)):
+        elif name.endswith(_ENDINGS) and _is_own(base / name):
             found[name] = name
     return found
 
@@ -42,6 +44,10 @@ def describe_own_output(own: Iterable[str]) -> str:
     found = sorted(set(own))
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return f"not part of the code, as tpuctl wrote it: {', '.join(found[:3])}{more}"
+
+
+def _is_own(path: Path) -> bool:
+    return _is_page(path) or _is_collection(path) or _is_export(path)
 
 
 def _is_page(path: Path) -> bool:

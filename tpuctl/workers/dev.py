@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from tpuctl.transfer.tree import Content, TreeFile, list_blobs, parse_tree
 from tpuctl.workers.copy_to import Pushed, push
 from tpuctl.workers.exec import by_cause, execute
 
-LOOK_S = 0.25
+LOOK_S = 0.15
 """How often the directory is looked at."""
 LOOK_SHARE = 10
 """A look may take one part in so many of the time: in a large tree there are fewer."""
@@ -51,7 +52,7 @@ def look(root: Path) -> _State:
     found = {}
     for name in list_code(root):
         try:
-            seen = (root / name).lstat()
+            seen = os.lstat(f"{root}/{name}")
         except FileNotFoundError:
             continue
         found[name] = (seen.st_mtime_ns, seen.st_size, seen.st_mode, seen.st_ino)
