@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.builders import a_run
 from tests.support.jobs import bring_up, run_to_end
 from tests.support.memory.process import Process, Steps
 from tests.support.memory.services import MemoryPlace
@@ -15,8 +16,10 @@ from tpuctl.errors import ConflictError
 from tpuctl.model import timeouts
 from tpuctl.model.records import RunState
 from tpuctl.model.run_spec import RestartPolicy
+from tpuctl.runs.request import check_new_id
 from tpuctl.runs.take_down import take_down
 from tpuctl.state.gc import prune
+from tpuctl.state.repository import RUNS
 from tpuctl.state.run_logs import LogFiles
 
 
@@ -66,3 +69,14 @@ def test_a_new_run_does_not_take_over_the_attempts_of_one_whose_record_was_remov
     with pytest.raises(ConflictError, match="1 attempt of an earlier run called exp") as refused:
         run_to_end(services, "big", "again", policy=RestartPolicy())
     assert "another --name" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("state", "hint"), [("running", "tpuctl attach exp"), ("succeeded", "tpuctl logs exp")]
+)
+def test_the_name_of_another_run_is_refused_with_what_shows_that_one(place: MemoryPlace, state, hint) -> None:
+    services = place.machine()
+    RUNS.put(services, "exp", a_run(id="exp", state=RunState(state)), 0)
+    with pytest.raises(ConflictError, match=f"it is {state}") as refused:
+        check_new_id(services, "exp", again=False)
+    assert hint in (refused.value.hint or "")

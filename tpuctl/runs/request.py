@@ -183,9 +183,11 @@ def check_new_id(services: Services, run_id: str, *, again: bool = True) -> None
         return
     if again and not stored.record.state.final:
         return
+    final = stored.record.state.final
+    shows = f"tpuctl logs {run_id} shows the old one" if final else f"tpuctl attach {run_id} follows this one"
     raise ConflictError(
         f"there is a run called {run_id} already; it is {stored.record.state}",
-        hint=f"give the new one another --name, or none; tpuctl logs {run_id} shows the old one",
+        hint=f"give the new one another --name, or none; {shows}",
     )
 
 
