@@ -120,6 +120,21 @@ def test_what_was_seen_before_a_crash_is_told_beside_what_is_seen_after_it(
     ]
 
 
+def test_what_was_told_is_not_told_again_when_a_damaged_record_is_brought_back(
+    services: MemoryServices,
+) -> None:
+    begin(services)
+    find(services, MOUNTS)
+    assert listen(services) == DIED
+    whole = services.store.get("runs/r1")
+    damaged = services.store.put("runs/r1", {"id": "r1"}, if_generation=whole.generation)
+    assert listen(services) == []
+    services.store.put("runs/r1", whole.data, if_generation=damaged.generation)
+    assert listen(services) == []
+    find(services, RunFinding(RunEvent.MOUNTS_CHANGED, "one more", news=(News(MOUNT_LOST, "/c died"),)))
+    assert listen(services) == [("00001-00003", "/c died")]
+
+
 def test_an_upgrade_under_a_run_neither_repeats_nor_loses(services: MemoryServices) -> None:
     """An earlier version has told the first of two events, and wrote none of them into the journal."""
     old = [TimelineEntry(2.0, MOUNT_LOST, "/a died"), TimelineEntry(3.0, STALLED, "no output")]

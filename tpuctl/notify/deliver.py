@@ -6,7 +6,7 @@ event with the same id, and loses none. Who sends has the hook's lease, so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -53,25 +53,26 @@ def deliver_events(
     """
     if not hooks:
         return []
-    subjects = _subjects(services)
+    subjects, damaged = _subjects(services)
     notes = []
     deadline = services.clock.now() + timeouts.HOOKS_MAX_S
     for hook in sorted(hooks, key=lambda each: bool(hook_cursor(services, each).error)):
         try:
-            notes += _Telling(services, hook, subjects, lines, troubles, send, deadline).work()
+            notes += _Telling(services, hook, subjects, damaged, lines, troubles, send, deadline).work()
         except (LeaseHeldError, StaleRecordError):
             continue  # another machine tells this hook
     return notes
 
 
-def _subjects(services: Services) -> Subjects:
-    """Those that may have events to send. A damaged record has none; the pass reports it."""
+def _subjects(services: Services) -> tuple[Subjects, Collection[str]]:
+    """Those that may have events to send, and the keys of damaged records. These have none; the pass reports
+    them."""
     now = services.store.now()
-    slices, _ = SLICES.load(services)
-    runs, _ = RUNS.load(services, where=lambda data: not is_history(data, now))
+    slices, bad_slices = SLICES.load(services)
+    runs, bad_runs = RUNS.load(services, where=lambda data: not is_history(data, now))
     found: dict[str, Subject] = {SLICES.key(name): stored for name, stored in slices.items()}
     found.update((RUNS.key(name), stored) for name, stored in runs.items())
-    return found
+    return found, {*map(SLICES.key, bad_slices), *map(RUNS.key, bad_runs)}
 
 
 class _Telling:
@@ -82,6 +83,7 @@ class _Telling:
         services: Services,
         hook: Hook,
         subjects: Subjects,
+        damaged: Collection[str],
         lines: Sequence[PassLine],
         troubles: Sequence[Trouble],
         send: Send,
@@ -90,6 +92,7 @@ class _Telling:
         self._services = services
         self._hook = hook
         self._subjects = subjects
+        self._damaged = damaged
         self._resolved = {line.subject for line in lines if line.result in UNTROUBLED}
         self._troubles = _by_cause(troubles, subjects)
         self._send = send
@@ -125,9 +128,9 @@ class _Telling:
         }
 
     def _read_to_the_end(self, changed: Mapping[str, Sequence[HookEvent]]) -> dict[str, Read]:
-        """Subjects that are gone are forgotten."""
+        """Subjects that are gone are forgotten; a damaged one may be brought back from a backup."""
         known = self._cursor.read or {}
-        return {
+        return {key: known[key] for key in self._damaged if key in known} | {
             key: Read(stored.generation, changed[key][-1].id if changed[key] else "")
             if key in changed
             else known[key]
