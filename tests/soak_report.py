@@ -23,8 +23,8 @@ BUILD = measured.ROOT / "build"
 HISTORY = BUILD / "soak.jsonl"
 PAGE = BUILD / "soak.md"
 PARTS: Mapping[str, tuple[float, Sequence[str]]] = {
-    "tests": (0.7, ("pytest", "-v", "-n", "4", "--dist", "load", "--durations", "60", "-m", "soak")),
-    "command-lines": (0.5, ("pytest", "-v", "tests/cli/test_fuzz.py")),
+    "tests": (0.75, ("pytest", "-v", "-n", "4", "--dist", "load", "--durations", "60", "-m", "soak")),
+    "command-lines": (0.6, ("pytest", "-v", "tests/cli/test_fuzz.py")),
     "lives": (1.0, ("tests.soak", "--seed", "{seed}", "--minutes", "{minutes:.0f}")),
 }
 """In their order, each with the share of the time left that it may take, and a module with its arguments. `-v`
