@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -27,6 +28,7 @@ from tpuctl.sim.hosts.files import memory_of, tag_of
 from tpuctl.sim.hosts.isolated import requirements
 from tpuctl.sim.hosts.isolated.backend import IsolatedHosts
 from tpuctl.sim.hosts.isolated.loop_devices import attached_loops
+from tpuctl.sim.hosts.isolated.network import Bridge, remove_network
 from tpuctl.sim.server import control
 from tpuctl.sim.server.options import SimOptions
 from tpuctl.sim.server.processes import alive, members
@@ -48,6 +50,21 @@ def spec(worker: int, **environment: str) -> HostSpec:
         environment=lambda: values,
         metadata=lambda: {"instance/id": f"id-{worker}"},
     )
+
+
+def test_simulators_that_begin_at_once_have_networks_of_their_own() -> None:
+    places: dict[int, list[str]] = {}
+    for number in range(4000):
+        world = f"{WORLD}-{number}"
+        places.setdefault(int(tag_of(world), 16) % 512, []).append(world)
+    worlds = max(places.values(), key=len)  # each begins to look at the same place
+    try:
+        with ThreadPoolExecutor(len(worlds)) as pool:
+            found = list(pool.map(Bridge, worlds))
+        assert len({bridge.network for bridge in found}) == len(worlds) > 8
+    finally:
+        for world in worlds:
+            remove_network(world)
 
 
 class Fleet:

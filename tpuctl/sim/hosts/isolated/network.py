@@ -21,6 +21,8 @@ EXTERNAL = 4096
 """How far its external address is from its own."""
 FIRST_HOST = 256
 IP_TIMEOUT_S = 20.0
+TAKEN = "File exists"
+"""What the kernel says of a route that is there already: EEXIST."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +43,33 @@ class Bridge:
     def __init__(self, world_id: str) -> None:
         self._tag = tag_of(world_id)
         self.name = f"tpb{self._tag}"
-        self.network = _free_network(self._tag)
-        self.gateway = str(self.network[1])
         self._next = FIRST_HOST
-        run_ip(
-            [
-                # Without an address of its own a bridge takes the lowest of its ports, and when that changes
-                # the kernel forgets all neighbours, permanent ones too (net/ipv4/arp.c, NETDEV_CHANGEADDR).
-                f"link add {self.name} address {_mac(1)} type bridge",
-                f"address add {self.gateway}/{PREFIX_LENGTH} dev {self.name}",
-                f"link set {self.name} up",
-                # What is cut off must not leave through the machine's own gateway.
-                f"route add blackhole {self.network} metric 4000",
-            ]
-        )
+        # Without an address of its own a bridge takes the lowest of its ports, and when that changes the kernel
+        # forgets all neighbours, permanent ones too (net/ipv4/arp.c, NETDEV_CHANGEADDR).
+        run_ip([f"link add {self.name} address {_mac(1)} type bridge"])
+        try:
+            self.network = self._take_network()
+            run_ip([f"link set {self.name} up"])
+        except TpuctlError:
+            remove_network(world_id)
+            raise
+        self.gateway = str(self.network[1])
+
+    def _take_network(self) -> ipaddress.IPv4Network:
+        """One that is ours when its route is: another simulator may begin at the same time. What is cut off
+        must not leave through the machine's own gateway, so it is a blackhole."""
+        while True:
+            network = _free_network(self._tag)
+            # The address first: by it `remove_network` knows the route.
+            run_ip([f"address add {network[1]}/{PREFIX_LENGTH} dev {self.name}"])
+            try:
+                run_ip([f"route add blackhole {network} metric 4000"])
+            except TpuctlError as error:
+                if TAKEN not in error.message:
+                    raise
+                run_ip([f"address del {network[1]}/{PREFIX_LENGTH} dev {self.name}"])
+            else:
+                return network
 
     def new_cable(self) -> Cable:
         """A cable that is not plugged in yet, with a name and an address that were never used before."""
