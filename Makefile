@@ -8,8 +8,8 @@ READY := $(VENV)/.ready-dev
 DEMO_READY := $(VENV)/.ready
 SITE_READY := $(VENV)/.ready-site
 PYTEST_FLAGS ?=
-# Four for two processors: time-outs, cron and training at its own pace leave them idle.
-WORKERS ?= 4
+# Six for two processors: time-outs, cron and training at its own pace leave them idle. Each takes half a GB.
+WORKERS ?= 6
 # Where nothing compiled is kept, every process that a test starts compiles tpuctl anew, and so does each worker the tests.
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check

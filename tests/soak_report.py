@@ -28,7 +28,7 @@ PARTS: Mapping[str, tuple[float, Sequence[str]]] = {
     "lives": (1.0, ("tests.soak", "--seed", "{seed}", "--minutes", "{minutes:.0f}")),
 }
 """In their order, each with the share of the time left that it may take, and a module with its arguments. `-v`
-makes pytest say how many there were, in spite of the `-q` of every run. Four workers for two processors, as in
+makes pytest say how many there were, in spite of the `-q` of every run. Four workers for two processors, fewer than in
 `make test`."""
 ENDING_S = 60.0
 GRACE_S = 600.0
