@@ -28,8 +28,8 @@ PARTS: Mapping[str, tuple[float, Sequence[str]]] = {
     "lives": (1.0, ("tests.soak", "--seed", "{seed}", "--minutes", "{minutes:.0f}")),
 }
 """In their order, each with the share of the time left that it may take, and a module with its arguments. `-v`
-makes pytest say how many there were, in spite of the `-q` of every run. Four workers for two processors, fewer than in
-`make test`."""
+makes pytest say how many there were, in spite of the `-q` of every run. Four workers for two processors: these
+tests wait less than those of `make test`."""
 ENDING_S = 60.0
 GRACE_S = 600.0
 """A life that has begun is lived to its end."""
