@@ -79,21 +79,28 @@ def test_what_waits_keeps_nobody_from_unmounting_something(server: int) -> None:
     assert os.readlink(f"/proc/{server}/cwd") == "/"
 
 
-def kill_server(_farm: SshFarm, server: int) -> None:
+def kill_server(_farm: SshFarm, server: int, _port: int) -> None:
     os.kill(server, signal.SIGKILL)
 
 
-def cut(farm: SshFarm, _server: int) -> None:
+def cut(farm: SshFarm, _server: int, port: int) -> None:
     """And waits until this side knows: a request that is sent before that is lost."""
+    known = [each for each in threading.enumerate() if isinstance(each, paramiko.Transport)]
+    mine = [each for each in known if each.is_active() and each.getpeername()[1] == port]
+    assert mine
     farm.drop_connections()
-    until(lambda: not any(isinstance(each, paramiko.Transport) for each in threading.enumerate()), "the end")
+    until(lambda: not any(each.is_alive() for each in mine), "the end")
 
 
 @pytest.mark.parametrize("strike", [kill_server, cut])
 def test_a_server_that_went_between_two_requests_is_replaced(
-    farm: SshFarm, agent: HostAgent, target: HostTarget, server: int, strike: Callable[[SshFarm, int], None]
+    farm: SshFarm,
+    agent: HostAgent,
+    target: HostTarget,
+    server: int,
+    strike: Callable[[SshFarm, int, int], None],
 ) -> None:
-    strike(farm, server)
+    strike(farm, server, target.port)
     assert greeted(agent, target)
     until(lambda: server not in farm.processes(), "the end of the first server")
     assert len(servers(farm)) == 1
