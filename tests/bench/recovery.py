@@ -30,8 +30,8 @@ OURS, PASSES, THEIRS = "tpuctl run", "tpuctl watch once, called by the clock", "
 RUNNING_S = 3.0
 """From hosts that are up to programs that run, on a quiet machine that all hosts share."""
 MANY, CODE_BYTES, MANY_RUNNING_S = 64, 20_000_000, 10.0
-"""Hosts, what each is sent, and as above. More are too much for two processors: a host's own work is 0.2 s of one,
-so that 256 would need half a minute, whatever the command does."""
+"""Hosts, what each is sent, and as above. More are too much for two processors: a host's own work is 0.2 s of
+one, so that 256 would need half a minute, whatever the command does."""
 MANY_SPACE = 4 * MANY * CODE_BYTES
 """The code as it was sent and as it lies there, on the hosts that are lost and on those that come."""
 HOSTS = "what the hosts themselves do"
