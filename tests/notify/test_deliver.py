@@ -63,16 +63,20 @@ def events_in_journal(services: MemoryServices) -> list[str]:
     return [row["reason"] for row in decisions(services, "r1") if row["event"]]
 
 
+def crash_while_finding(place: MemoryPlace, finding: RunFinding, at: int = 2, *, after: bool = False) -> None:
+    crashing = place.machine(process=2)
+    make_crashing(crashing, CrashPoint(at, after=after))
+    with pytest.raises(Crash):
+        find(crashing, finding)
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_crash_between_journal_and_record_neither_loses_nor_doubles(
     place: MemoryPlace, services: MemoryServices, at: int, after: bool
 ) -> None:
     begin(services)
-    crashing = place.machine(process=2)
-    make_crashing(crashing, CrashPoint(at, after=after))
-    with pytest.raises(Crash):
-        find(crashing, MOUNTS)
+    crash_while_finding(place, MOUNTS, at, after=after)
     heard = listen(services)
     if len(get_run(services, "r1").record.attempt.timeline) == 1:
         find(services, MOUNTS)  # the record does not know yet: the next step finds it again
@@ -90,10 +94,7 @@ def test_a_mount_is_not_taken_for_another_that_died_before_a_crash(
 ) -> None:
     """The first is well again when the next step looks."""
     begin(services)
-    crashing = place.machine(process=2)
-    make_crashing(crashing, CrashPoint(2))
-    with pytest.raises(Crash):
-        find(crashing, MOUNTS)
+    crash_while_finding(place, MOUNTS)
     find(services, replace(MOUNTS, news=MOUNTS.news[1:]))
     assert listen(services) == DIED
 
@@ -102,10 +103,7 @@ def test_what_was_seen_before_a_crash_is_told_beside_what_is_seen_after_it(
     place: MemoryPlace, services: MemoryServices
 ) -> None:
     begin(services)
-    crashing = place.machine(process=2)
-    make_crashing(crashing, CrashPoint(2))
-    with pytest.raises(Crash):
-        find(crashing, STALL)
+    crash_while_finding(place, STALL)
     find(services, MOUNTS)
     stalled, *rest = listen(services)
     assert stalled == ("00001-00001", "no output")

@@ -139,8 +139,9 @@ class EndingTransport(threading.Thread):
 def test_a_command_whose_connection_was_lost_is_not_said_to_be_killed_by_a_signal():
     channel, transport = UnlinkedChannel(), EndingTransport()
     transport.start()
-    feed, given_up = Feed(b"", hold=False), 15.0
-    ending = exchange(channel, transport, "true", feed, lambda *_: True, None, given_up, lambda: False)  # type: ignore[arg-type]
+    ending = exchange(
+        channel, transport, "true", Feed(b"", hold=False), lambda *_: True, None, 15.0, lambda: False
+    )
     assert ending.failure is FailureKind.LOST
     channel.free()
 
