@@ -5,7 +5,9 @@ Two slices v4-16: two pools of two machines with four chips each. Kueue gives th
 
 from __future__ import annotations
 
+import fcntl
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,14 @@ QUEUES: list[Object] = [
         "spec": {"clusterQueue": "tpus"},
     },
 ]
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """Pods have this machine's loopback and JAX's usual port, and so have those of other clusters on it."""
+    with Path(tempfile.gettempdir(), "tpuctl-kube.lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +172,7 @@ def test_volumes_and_claims_find_each_other_and_stay_as_they_are(client: Cluster
         assert {**new["metadata"], **COUNTED} == {**old["metadata"], **COUNTED}
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_run_that_loses_a_host_ends_as_one_that_did_not(session: Session, cluster: KubeCluster) -> None:
     words = ("--var", "STEPS=40", "--var", "CHECKPOINT_EVERY=10", "--var", "STEP_SECONDS=0")
     run(session, cluster, "whole", *words)
@@ -199,6 +210,7 @@ def test_what_fails_three_times_fails_for_good(session: Session, cluster: KubeCl
     assert last["failure"]["evidence"] == "ValueError: bad shape"
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_run_waits_in_its_queue_until_another_one_ends(session: Session, cluster: KubeCluster) -> None:
     words = ("--var", "STEPS=20", "--var", "STEP_SECONDS=0")
     run(session, cluster, "early", "-d", *words, "--var", "HOLD_AT=10")
