@@ -23,7 +23,7 @@ define install
 	echo "uv could not install it, so pip does"; $(PIP_INSTALL) --editable '$(1)'; }
 endef
 # The folders of tests that are called like the domain which they test.
-UNITS := $(filter-out tests/cli tests/sim tests/ssh tests/__pycache__,$(patsubst tpuctl/%/,tests/%,$(wildcard tpuctl/*/)))
+UNITS := $(filter-out tests/cli tests/hosts tests/sim tests/ssh tests/__pycache__,$(patsubst tpuctl/%/,tests/%,$(wildcard tpuctl/*/)))
 UNITS := $(wildcard $(UNITS))
 
 .DEFAULT_GOAL := help
@@ -64,7 +64,7 @@ again: $(READY) ## the tests that failed last, alone
 	$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none -m "not soak" $(PYTEST_FLAGS)
 
 unit: $(READY) ## what needs no server and no other process, in half a minute
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(UNITS) -m "not slow" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(UNITS) -m "not slow and not long and not soak" $(PYTEST_FLAGS)
 
 # So that each test file is compiled once, and not by every worker of a run: that takes 20 s of a processor. uv
 # compiles nothing that it installs, and of Google's libraries it takes another 6 s.

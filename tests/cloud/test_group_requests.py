@@ -242,6 +242,7 @@ def test_the_boot_disk_of_v5p_is_a_persistent_one():
     assert found["initializeParams"]["diskSizeGb"] == "500"
 
 
+@pytest.mark.slow
 def test_what_stands_in_for_googles_library_has_all_its_clients_and_messages_and_imports_few() -> None:
     code = """
 import sys

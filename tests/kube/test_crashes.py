@@ -18,6 +18,8 @@ from tpuctl.model.records import RunState
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.request import request_stop
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_jobset_that_comes_between_a_look_and_its_own_is_not_taken_over(lab: Lab) -> None:
     lab.submit()

@@ -18,6 +18,8 @@ from tpuctl.mounts.spec import MountRequest
 from tpuctl.mounts.use import add_mount, check_mounts, heal_mounts, remove_mount
 from tpuctl.state.repository import get_slice
 
+pytestmark = pytest.mark.slow
+
 PATH = "/mnt/b"
 FULL = "/mnt/full"
 """Has files on one host."""

@@ -35,6 +35,7 @@ def test_a_wheel_that_this_machine_cannot_have_is_named_and_nothing_counts_as_in
     assert list((tmp_path / "made").rglob(MARK)) == []
 
 
+@pytest.mark.slow
 def test_tpuctl_itself_imports_no_framework() -> None:
     """Programs in processes of their own do: modules of the agent, and templates."""
     for path in (ROOT / "tpuctl").rglob("*.py"):

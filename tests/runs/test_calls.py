@@ -90,6 +90,7 @@ def test_slow_hosts_are_not_asked_again_for_what_they_did(place, services):
     assert verbs[: verbs.index("start")] == [*BEGIN, "reach"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "hosts", "looks"), [("v4-16", 2, 20), ("v4-1024", 128, 16)])
 def test_who_follows_a_run_asks_many_hosts_less_often(place, services, kind, hosts, looks):
     place.hosts.programs["main.py"] = scripted(20.0)

@@ -53,6 +53,7 @@ def place(place: MemoryPlace) -> MemoryPlace:
     return place
 
 
+@pytest.mark.slow
 def test_logs_beyond_the_limit_go_but_for_those_of_runs_that_are_kept_or_go_on(place: MemoryPlace) -> None:
     services = place.machine()
     bring_up(services, "big")

@@ -28,6 +28,8 @@ from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
 from tpuctl.ui import static
 from tpuctl.ui.publish import INDEX, Publication, publish
 
+pytestmark = pytest.mark.slow
+
 PLACE = "gs://sim-bucket/pages"
 CHANGES = {"write", "delete"}
 ALWAYS = {INDEX, "runs.html", "money.html"}
