@@ -22,7 +22,7 @@ define install
 @$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '$(1)' || { \
 	echo "uv could not install it, so pip does"; $(PIP_INSTALL) --editable '$(1)'; }
 endef
-# The folders of tests that are called like the domain which they test.
+# The folders of tests that are called like the domain which they test, but for those whose tests start processes.
 UNITS := $(filter-out tests/cli tests/hosts tests/sim tests/ssh tests/__pycache__,$(patsubst tpuctl/%/,tests/%,$(wildcard tpuctl/*/)))
 UNITS := $(wildcard $(UNITS))
 
