@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 
@@ -63,7 +64,8 @@ def test_passes_find_it_too(session: Session) -> None:
     session.type(*RUN, "--name", "alone", "--detach", "--var", "FAKE_BACKEND=cpu", "train.py")
     session.watch_until(lambda: session.json("runs")[0]["state"] == "failed")
     (row,) = [row for row in session.json("runs") if row["id"] == "alone"]
-    assert "worker 0-1 came up on cpu" in row["reason"]
+    # A pass may find the first before the other has told of its chips.
+    assert re.search("worker (0|1|0-1) came up on cpu", row["reason"])
 
 
 def test_what_is_wanted_is_recorded_and_goes_on(session: Session) -> None:
