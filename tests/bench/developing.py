@@ -22,6 +22,9 @@ from tpuctl.sim.server.options import SimOptions
 HOSTS = 4
 FILES, FILE_BYTES = 100, 4000
 EDITS = 5
+REST_S, STEP_S = 1.0, 0.06
+"""From the end of one edit to the next, each time longer: both look at intervals, and edits that always came at
+the same point of one would be luck."""
 LIMIT_S = 60.0
 OURS, THEIRS = "tpuctl dev", "rsync and ssh in a loop"
 PROGRAM = 'import os\nprint("run-{number}", os.getcwd(), flush=True)\n'
@@ -97,7 +100,7 @@ def _edit(project: Path, argv: list[str], env: Mapping[str, str], edits: int) ->
         _change(project, output, 0)
         before = _cpu_s(process.pid)
         for number in range(1, edits + 1):
-            time.sleep(1.0)
+            time.sleep(REST_S + STEP_S * number)
             found.append(_change(project, output, number))
         return found, _cpu_s(process.pid) - before
 
