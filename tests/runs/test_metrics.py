@@ -45,6 +45,7 @@ PATTERN = r"step (?P<step>\d+)/(?P<steps>\d+) loss (?P<loss>\S+) lr (?P<lr>\S+)"
         (r"(?P<step>\d+) (?P<step>\d+)", "redefinition of group name"),
         (r"(?P<1st>\d+)", "bad character in group name"),
         ("(" * 500 + ")" * 499, "is no regular expression"),
+        ("(x{1,99999999999})", "is no regular expression"),
     ],
 )
 def test_a_pattern_that_finds_nothing_is_refused(pattern: str, why: str) -> None:

@@ -74,6 +74,7 @@ def test_a_filter_selects(text: str, names: str) -> None:
         "NOT",
         ")",
         "(" * 100 + "name=a" + ")" * 100,
+        'name eq "a{1,99999999999}"',
         "name=" + "a" * MAX_LENGTH,
     ],
 )

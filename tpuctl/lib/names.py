@@ -250,14 +250,18 @@ def _suggest_name(name: str) -> str:
     return cleaned or "big"
 
 
+def parse_pattern(text: str) -> re.Pattern[str]:
+    """A regular expression. Raises ValueError, also where a number is too large, or it is nested too deep."""
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"is no regular expression: {error}") from error
+
+
 def check_progress(pattern: str) -> str:
     """The pattern, if it is a regular expression with a group: with names only these count, else the first is
     the step. Raises ValueError."""
-    try:
-        groups = re.compile(pattern).groups
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"is no regular expression: {error}") from error
-    if groups < 1:
+    if parse_pattern(pattern).groups < 1:
         raise ValueError("has no group for the step")
     return pattern
 

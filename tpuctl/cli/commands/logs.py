@@ -13,6 +13,7 @@ from tpuctl.cli.context import AppContext
 from tpuctl.cli.following import follow as follow_to_end
 from tpuctl.cli.following import goes_on
 from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.lib.names import parse_pattern
 from tpuctl.lib.text import counted
 from tpuctl.lib.time import parse_duration, render_instant, render_moment
 from tpuctl.model.requests import LogsRequest
@@ -181,9 +182,9 @@ def _say_where(
 def _pattern(grep: str | None) -> re.Pattern[str] | None:
     """Raises UsageError."""
     try:
-        return None if grep is None else re.compile(grep)
-    except re.error as error:
-        raise UsageError(f"--grep '{grep}' is no regular expression: {error}") from error
+        return None if grep is None else parse_pattern(grep)
+    except ValueError as error:
+        raise UsageError(f"--grep '{grep}' {error}") from error
 
 
 def _print_attempts(

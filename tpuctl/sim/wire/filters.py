@@ -104,7 +104,7 @@ class _Parser:
             test = _test(
                 sign.group(1), given if sign.group(1) not in ("eq", "ne") or quoted is None else quoted
             )
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise _invalid(self._text) from error
         path = [_camel(part) for part in field.group(1).strip('"').split(".")]
         return lambda data: test(list(_values(data, path)))
