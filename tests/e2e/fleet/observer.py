@@ -148,14 +148,18 @@ class Observer:
             raise Broken(f"{owner} exists more than once: {sorted(lives)}")
 
     def _check_dead(self, census: list[Resident], now: float) -> None:
-        dead = {f"{each.kind} {each.path.name}": each for each in census if each.state in DEAD}
+        """What a person removed may stay as it is; its time begins when it is asked for again."""
+        dead = {}
+        for each in census:
+            record = self._record(each.labels.get(OWNER_LABEL, "")) if each.state in DEAD else None
+            if record is not None and record["state"] != "removed":
+                dead[f"{each.kind} {each.path.name}"] = each, record
         since = {key: self._dead_since.get(key, now) for key in dead}
         for zone in self._weather.dark:
             self._dark_until[zone] = now
-        for key, each in dead.items():
-            record = self._record(each.labels.get(OWNER_LABEL, ""))
+        for key, (each, record) in dead.items():
             readable = max(since[key], self._dark_until.get(each.path.zone, 0.0))
-            if record is not None and record["state"] != "removed" and now - readable > DEAD_MAX_S:
+            if now - readable > DEAD_MAX_S:
                 raise Broken(f"{key} is {each.state} for {(now - since[key]) / 60:.0f} min: {record}")
         self._dead_since = since
 
