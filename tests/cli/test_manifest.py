@@ -21,7 +21,8 @@ from tpuctl.state.run_logs import LogFiles
 pytestmark = pytest.mark.slow
 TOKEN = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789"
 PROGRAM = """\
-import hashlib, os
+import hashlib, os, time
+time.sleep(1)  # four chips in less time come to 0.000 hours
 seen = open('notes.txt').read() + os.environ['KEY'] + open(os.environ['TPUCTL_SECRETS'] + '/MANAGED').read()
 print('secrets in', os.environ['TPUCTL_SECRETS'])
 print('wandb', os.environ['WANDB_RUN_ID'], os.environ['WANDB_RESUME'], os.environ['WANDB_RUN_GROUP'])
