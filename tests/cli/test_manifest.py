@@ -117,31 +117,38 @@ def test_what_is_no_manifest_ends_with_words(session: Session) -> None:
     assert "did you mean one?" in session.type("rerun", "onne", status=5).stderr
 
 
-def test_a_run_is_done_again_with_the_code_that_ran(session: Session) -> None:
+def logs_of(session: Session) -> Path:
+    return session.root / "state" / "sim" / "sim-project" / "runs"
+
+
+@pytest.fixture(scope="module")
+def again(session: Session) -> str:
+    """What was said when `one` was done again as `two`, after its code had changed, with too many old logs."""
     (session.work / "train.py").write_text("print('loss of another program')\n")
-    plan = session.json("rerun", "one", "--dry-run", "--on", "v4-8", "--pay")
-    assert plan["possible"] is True
-    changed = {row["what"] for row in plan["plan"] if row["fate"] == "changed"}
-    assert {"slice", "type", "chips", "hosts"} <= changed
     old = logs_of(session) / "gone.old-1" / "1" / "worker-0.stdout.log"
     old.parent.mkdir(parents=True)
     old.write_bytes(bytes(2 << 20))
     os.utime(old, (0, 0))
-    again = " ".join(session.type("rerun", "one", "--name", "two").stderr.split())
-    assert "removed the logs of 1 run (2.0 MiB): logs_limit_mib is 1; `tpuctl keep RUN` keeps those" in again
+    said = " ".join(session.type("rerun", "one", "--name", "two").stderr.split())
     assert not old.exists()
+    return said
+
+
+def test_a_run_is_done_again_with_the_code_that_ran(session: Session, again: str) -> None:
+    plan = session.json("rerun", "one", "--dry-run", "--on", "v4-8", "--pay")
+    assert plan["possible"] is True
+    changed = {row["what"] for row in plan["plan"] if row["fate"] == "changed"}
+    assert {"slice", "type", "chips", "hosts"} <= changed
+    assert "removed the logs of 1 run (2.0 MiB): logs_limit_mib is 1; `tpuctl keep RUN` keeps those" in again
     assert losses(session, "two") == losses(session, "one") == {LOSS}
     rows = session.json("manifest", "diff", "one", "two")
     assert {row["section"] for row in rows} <= {"run", "end"}
     assert [row["right"] for row in rows if row["key"] == "rerun_of"] == ["one"]
 
 
-def logs_of(session: Session) -> Path:
-    return session.root / "state" / "sim" / "sim-project" / "runs"
-
-
+@pytest.mark.usefixtures("again")
 def test_logs_that_were_removed_are_named_where_somebody_looks_for_them(session: Session) -> None:
-    """After `one` was done again as `two`; tests/runs/test_log_limit.py says when they are removed."""
+    """tests/runs/test_log_limit.py says when they are removed."""
     assert "were removed" not in session.type("runs").stderr
     LogFiles(logs_of(session)).remove("two", 1_700_000_000.0)
     said = " ".join(session.type("runs").stderr.split())
@@ -153,8 +160,9 @@ def test_logs_that_were_removed_are_named_where_somebody_looks_for_them(session:
     assert error["code"] == "not-found"
 
 
+@pytest.mark.usefixtures("again")
 def test_runs_are_listed_by_group_and_tag_with_what_they_came_to(session: Session) -> None:
-    """After `one` was done again as `two`, which keeps both."""
+    """A run that is done again keeps both."""
     rows = session.json("runs", "--group", "sweep", "--tag", "stage")
     assert {row["id"] for row in rows} == {"one", "two"}
     assert rows[0]["tags"] == ["baseline", "stage=pretrain"]
