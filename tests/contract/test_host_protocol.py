@@ -213,6 +213,7 @@ def test_code_arrives_in_the_work_directory_and_variables_in_the_environment(run
 def test_a_host_names_the_contents_that_it_lacks(runs: Runs):
     request = LacksRequest("blobs", CODE.sha256)
     [before] = runs.agent.ask([runs.target], request)
+    assert before.error is None, before.result
     assert (before.value.has_tree, before.value.bits) == (False, "")
     frames = b"".join(render_contents([(Blob(CODE.sha256, len(CODE.tree)), 0, [CODE.tree])]))
     [after] = runs.agent.ask([runs.target], replace(request, follows=True), payload=frames)
