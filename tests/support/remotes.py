@@ -188,7 +188,8 @@ class SimulatedLab(RealLab):
     def __init__(self, folder: Path, key: KeyPair) -> None:
         super().__init__(folder, key)
         (folder / "hosts").mkdir()
-        self.hosts = self.stack.enter_context(closing(ProcessHosts(folder / "hosts", world_id="remotes")))
+        world_id = f"remotes-{uuid.uuid4().hex}"  # what a world keeps in memory is wiped when it closes
+        self.hosts = self.stack.enter_context(closing(ProcessHosts(folder / "hosts", world_id=world_id)))
         self.metadata: dict[str, str] = {}
 
     def add(self, worker: int) -> HostTarget:
