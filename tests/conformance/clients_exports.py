@@ -12,8 +12,9 @@ from tests.conformance.harness import TPUCTL, run_script
 
 STORY = (
     ("up", "v4-16", "one", "--spot", "--pay"),
-    ("run", "--on", "one", "--no-checkpoint", "--name", "first", "--", "echo", "step 1 of 1"),
+    ("run", "--on", "one", "--no-checkpoint", "--name", "first", "--", "sh", "-c", "sleep 1; echo step 1 of 1"),
 )
+"""The program takes a second, the unit of times in a manifest: a run ends after it began."""
 
 
 def _read(form: str, env: Mapping[str, str], work: Path) -> list[Check]:
