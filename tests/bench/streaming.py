@@ -72,7 +72,7 @@ def _write_logs(folder: Path, hosts: list[str], count: int) -> None:
 
 
 def _counts(expected: int) -> Check:
-    """At least so many lines, read piece by piece: what this process holds would count as the next one's."""
+    """At least so many lines; they are 320 MB, which are read piece by piece."""
 
     def check(out: BinaryIO) -> bool:
         return sum(piece.count(b"\n") for piece in iter(lambda: out.read(1 << 20), b"")) >= expected

@@ -38,6 +38,14 @@ def test_cpu_counts_the_whole_process_tree() -> None:
     assert execute(Contender("nested", [sys.executable, "-c", nested])).cpu_s >= 0.2
 
 
+def test_peak_memory_is_that_of_the_contender_and_not_of_the_harness() -> None:
+    harness = bytearray(100_000_000)
+    grows = "held = bytearray(40_000_000)"
+    small, large = (execute(Contender("", [sys.executable, "-c", each])).peak_mb for each in ("pass", grows))
+    assert len(harness) > small * 1e6
+    assert 35 < large - small < 45
+
+
 def test_a_wrong_answer_or_a_failure_is_no_figure() -> None:
     says = [sys.executable, "-c", "print('no')"]
     with pytest.raises(BenchError, match="liar"):
