@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.bench.gcloud import plain_python
 from tests.bench.harness import Budget, Contender, Plan, Report, compare, lines, scratch
 from tests.bench.startup import TPUCTL, sim_environment
+from tpuctl.datasets.plan import SHARD_MB
 from tpuctl.sim.server import control
 from tpuctl.sim.server.environment import environment
 from tpuctl.sim.server.options import SimOptions
@@ -39,8 +40,8 @@ def measure(plan: Plan) -> list[Report]:
                     theirs,
                     single_process=False,
                 ),
-                Contender(OURS, _pack(folder / "many"), ours),
-                Contender(FEWER, _pack(folder / "fewer"), ours),
+                Contender(OURS, _pack(folder / "many", SHARD_MB), ours),
+                Contender(FEWER, _pack(folder / "fewer", SHARD_MB // 10), ours),
             ]
             compare(contenders, 1)
             found = compare(contenders, max(1, plan.rounds // 2))
@@ -77,5 +78,7 @@ def _make(folder: Path, files: int) -> None:
         (below / f"{number:06d}.bin").write_bytes(os.urandom(FILE_BYTES))
 
 
-def _pack(folder: Path) -> list[str]:
-    return ["sh", "-c", f"exec {TPUCTL} data pack {shlex.quote(str(folder))} gs://sim-bucket/pack-$$"]
+def _pack(folder: Path, shard_mb: int) -> list[str]:
+    """Each folder makes as many shards as the other: several are sent at once, each with its buffers."""
+    words = f"data pack {shlex.quote(str(folder))} gs://sim-bucket/pack-$$ --shard-size {shard_mb}"
+    return ["sh", "-c", f"exec {TPUCTL} {words}"]
