@@ -23,8 +23,8 @@ BUILD = measured.ROOT / "build"
 HISTORY = BUILD / "soak.jsonl"
 PAGE = BUILD / "soak.md"
 PARTS: Mapping[str, tuple[float, Sequence[str]]] = {
-    "tests": (0.75, ("pytest", "-v", "-n", "4", "--dist", "load", "--durations", "60", "-m", "soak")),
-    "command-lines": (0.6, ("pytest", "-v", "tests/cli/test_fuzz.py")),
+    "tests": (0.75, ("pytest", "-v", "-rs", "-n", "4", "--dist", "load", "--durations", "60", "-m", "soak")),
+    "command-lines": (0.6, ("pytest", "-v", "-rs", "tests/cli/test_fuzz.py")),
     "lives": (1.0, ("tests.soak", "--seed", "{seed}", "--minutes", "{minutes:.0f}")),
 }
 """In their order, each with the share of the time left that it may take, and a module with its arguments. `-v`
@@ -33,7 +33,8 @@ tests wait less than those of `make test`."""
 ENDING_S = 60.0
 GRACE_S = 600.0
 """A life that has begun is lived to its end."""
-_COUNTS = re.compile(r"(\d+) (passed|failed|errors?|kills|passes|odd requests)\b")
+_COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?|kills|passes|odd requests)\b")
+_SKIPPED = re.compile(r"^SKIPPED \[\d+\] .*$", re.MULTILINE)
 
 
 def run_part(name: str, minutes: float, seed: int) -> dict[str, Any]:
@@ -60,7 +61,8 @@ def run_part(name: str, minutes: float, seed: int) -> dict[str, Any]:
             _end(part)
     said = log.read_text(errors="replace")
     wall_s = round(time.monotonic() - began)
-    return {**own, "seed": seed, "status": status, "wall_s": wall_s, **count(name, said), "said": said[-300:]}
+    told = {"said": said[-300:], "missing": _SKIPPED.findall(said)}
+    return {**own, "seed": seed, "status": status, "wall_s": wall_s, **count(name, said), **told}
 
 
 def _end(part: subprocess.Popen[bytes]) -> None:
@@ -102,13 +104,18 @@ def render(entries: Sequence[Mapping[str, Any]]) -> str:
     lines += [
         f"\n{each['name']}:\n\n```text\n{each['said']}\n```" for each in last.values() if each["status"] != 0
     ]
+    lines += [
+        "\n".join([f"\n{each['name']}, skipped:\n\n```text", *each["missing"], "```"])
+        for each in last.values()
+        if each.get("missing")
+    ]
     revisions = {each["revision"] for each in last.values()}
     if len(revisions) > 1 or len(last) < len(PARTS):
         lines.append("\nThis is not of one revision, or not all of it: `make soak` runs all parts.")
     return "\n".join(lines) + "\n"
 
 
-_WORDS = ("passed", "failed", "error", "errors", "kills", "passes", "odd requests")
+_WORDS = ("passed", "failed", "skipped", "error", "errors", "kills", "passes", "odd requests")
 
 
 def main(argv: Sequence[str]) -> int:

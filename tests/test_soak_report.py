@@ -22,6 +22,7 @@ def test_lives_count_themselves_and_kills_are_added_up() -> None:
     found = {"passes": 960, "kills": 43, "lives": 2, "failed": 0, "odd requests": 20000}
     assert count("lives", SAID) == found
     assert count("tests", "....\n31 passed, 2 failed in 60.1s\n") == {"passed": 31, "failed": 2}
+    assert count("tests", "..s.\n31 passed, 2 skipped in 60.1s\n") == {"passed": 31, "skipped": 2}
 
 
 def test_the_report_has_the_last_of_each_part_and_what_those_said_that_failed() -> None:
@@ -33,6 +34,8 @@ def test_the_report_has_the_last_of_each_part_and_what_those_said_that_failed() 
     assert "| **the time was up** |" in late
     assert "E: x" in late
     assert "not of one revision" in late
+    why = "SKIPPED [2] tests/a.py:7: needs a wheel"
+    assert why in render([*entries, {**entries[0], "missing": [why]}])
     assert is_done(entries, "lives", "abc1234")
 
 
