@@ -102,6 +102,8 @@ def test_bad_input_starts_no_run(session: Session, hub: Hub) -> None:
     assert "hf_abcdefgh" not in said
     dry = stage(session, hub, SOURCE, "gs://sim-bucket/b", "--dry-run")
     assert f"would bring {SOURCE} to gs://sim-bucket/b, by worker 0 of big" in dry
+    told = json.loads(stage(session, hub, SOURCE, "gs://sim-bucket/b", "--dry-run", "--json"))
+    assert told == {"dry_run": True, "source": SOURCE, "place": "gs://sim-bucket/b", "slice": "big"}
     assert len(session.json("runs")) == before
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -135,6 +137,21 @@ def test_what_cannot_be_is_said_in_one_line_and_changes_nothing(
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
     assert (disk_calls(session), named(session)) == (before, ["data"])
+
+
+def test_a_disk_that_there_is_none_of_gets_no_lease(session: Session) -> None:
+    for words in (
+        "attach none --to dev",
+        "umount none",
+        "detach none",
+        "repair none --on dev",
+        "rm none --yes",
+    ):
+        session.type("disk", *words.split(), status=5)
+    with closing(sqlite3.connect(session.root / "state" / "sim" / "sim-project" / "store.sqlite")) as db:
+        leases = [key for (key,) in db.execute("SELECT key FROM documents WHERE key LIKE 'leases/disks/%'")]
+    assert "leases/disks/none" not in leases
+    assert "leases/disks/data" in leases
 
 
 BAD_UP: list[tuple[str, str, str]] = [

@@ -116,4 +116,6 @@ def test_bad_input_starts_nothing(session: Session) -> None:
     session.type("smoke", "big", "--env", "nothing", status=5)
     session.type("smoke", "big", "--limit", "0", status=2)
     assert "would test 2 workers of big" in session.type("smoke", "big", "--dry-run").stdout
+    told = session.json("smoke", "big", "--dry-run")
+    assert (told["dry_run"], told["slice"], told["workers"]) == (True, "big", 2)
     assert len(session.json("runs")) == before

@@ -60,6 +60,8 @@ def test_each_row_is_a_run_of_the_group_and_the_same_command_finds_them_done(ses
     assert "1 --lr 1e-3" in session.type("logs", "lr-1").stdout
     assert "2 rows are over" in session.type(*RUN, "lr.yaml").stderr
     assert len(session.json("runs")) == 2
+    told = session.json("stop", "--group", "lr", "--dry-run")
+    assert told == {"dry_run": True, "group": "lr", "under_way": 0, "to_come": 0, "over": 2}
     assert "0 to come" in session.type("stop", "--group", "lr", "--yes").stderr
     for words in (("--dry-run",), ()):
         done = session.type(*RUN, "lr.yaml", *words)

@@ -277,8 +277,12 @@ class Console:
         self.out.write(_SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text) + "\n")
         self.out.flush()
 
-    def sentence(self, text: str) -> None:
-        """A result in words on stdout, marked; at a terminal on several lines if it is long."""
+    def sentence(self, text: str, facts: Mapping[str, Any] | None = None) -> None:
+        """A result in words on stdout, marked; at a terminal on several lines if it is long. Under --json it is
+        `facts`, which all commands have that take it."""
+        if facts is not None and self.json_mode:
+            self.data(facts)
+            return
         self.line(hang(text, self.out, first=self.mark, indent=len(self.mark) + 2))
 
     def say(self, text: str) -> None:

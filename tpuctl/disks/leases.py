@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from tpuctl.disks.make import find_record
+from tpuctl.disks.make import find_record, get_record
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, TpuctlError
@@ -145,15 +145,15 @@ def master_of(services: Services, disk: str) -> str:
 
 def alone_with_disk(command: Command) -> Command:
     """A command on one disk, its first argument of text, becomes alone with the master of that. What only says
-    what it would do needs no lease."""
+    what it would do needs no lease. Raises NotFoundError for a disk that there is no record of, which gets no
+    lease: that would be kept for ever."""
 
     @wraps(command)
     def alone(services: Services, *words: Any, **more: Any) -> Any:
         if more.get("dry_run"):
             return command(services, *words, **more)
         name = next(each for each in words if isinstance(each, str))
-        # What no disk can be called is refused before the lease, which would be a change.
-        master = master_of(services, check_disk_name(name, made=True))
+        master = get_record(services, check_disk_name(name, made=True)).master
         with lease_master(services, master, deadline=more.get("deadline")) as held:
             return command(held, *words, **more)
 

@@ -34,7 +34,7 @@ from tpuctl.engine.events import Warn
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, NotFoundError, PartialError, TpuctlError, UnreachableError, UsageError
-from tpuctl.lib.names import label_value
+from tpuctl.lib.names import check_disk_name, label_value
 from tpuctl.model import timeouts
 from tpuctl.model.attempts import AttemptPhase
 from tpuctl.model.cloud import NodeState
@@ -54,7 +54,6 @@ _STARTED = {AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.ENDING}
 WITH_LOSS = "again with --force, if that may be lost"
 
 
-@alone_with_disk
 def use_disk(
     services: Services,
     rules: DiskRules,
@@ -67,7 +66,22 @@ def use_disk(
     dry_run: bool,
 ) -> dict[str, Any]:
     """Attaches a disk to a slice and mounts it there. A copy is always read-only."""
-    _check_ours(services, name, get_slice(services, to).record.spec.zone)
+    _check_ours(services, check_disk_name(name, made=True), get_slice(services, to).record.spec.zone)
+    return _use(services, rules, name, to=to, rw=rw, path=path, mounted=mounted, dry_run=dry_run)
+
+
+@alone_with_disk
+def _use(
+    services: Services,
+    rules: DiskRules,
+    name: str,
+    *,
+    to: str,
+    rw: bool,
+    path: str,
+    mounted: bool,
+    dry_run: bool,
+) -> dict[str, Any]:
     record = get_record(services, name)
     disk = get_disk(services, record)
     target = get_slice(services, to).record

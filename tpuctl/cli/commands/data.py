@@ -74,7 +74,8 @@ def stage(context: AppContext, request: StageRequest, timeout: Timeout = None, d
         submission = prepare_stage(context, context.config, request, target, Path.cwd())
         if dry_run:
             said = f"would bring {request.source} to {request.place}, by worker 0 of {target.name}"
-            context.console.sentence(said)
+            facts = {"source": str(request.source), "place": request.place, "slice": target.name}
+            context.console.sentence(said, {"dry_run": True, **facts})
             return
         run = submit_run(context, submission, context.ids.new_id(), named=False)
         context.console.say(f"run {run.id} on {target.name}")

@@ -115,10 +115,9 @@ def verify(context: AppContext, source: Source = "last") -> None:
             details={"run": name, "problems": wrong},
         )
     digest = found["chain"][-1]
-    if context.console.json_mode:
-        context.console.data({"run": name, "parts": len(found["chain"]), "sha256": digest})
-        return
-    context.console.sentence(f"run {name}: {counted(len(found['chain']), 'part')} as written, sha256 {digest}")
+    facts = {"run": name, "parts": len(found["chain"]), "sha256": digest}
+    said = f"run {name}: {counted(len(found['chain']), 'part')} as written, sha256 {digest}"
+    context.console.sentence(said, facts)
 
 
 def export(

@@ -41,10 +41,8 @@ def report(
         output or f"{made.run_id}.html", "-o", kind="report", ours=_is_report, overwrite=overwrite
     )
     write_output_text(path, "-o", made.html)
-    if context.console.json_mode:
-        context.console.data({"run": made.run_id, "file": str(path), "bytes": path.stat().st_size})
-    else:
-        context.console.sentence(f"wrote {path}: open it in a browser")
+    facts = {"run": made.run_id, "file": str(path), "bytes": path.stat().st_size}
+    context.console.sentence(f"wrote {path}: open it in a browser", facts)
 
 
 def _is_report(head: bytes) -> bool:

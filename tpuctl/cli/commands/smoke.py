@@ -36,7 +36,8 @@ def smoke(
     run_id = check_run_id(f"smoke-{context.ids.new_id()}")
     if dry_run:
         workers = counted(target.spec.hosts, "worker")
-        context.console.sentence(f"would test {workers} of {target.name} on {test.backend}")
+        facts = {"dry_run": True, "slice": target.name, "workers": target.spec.hosts, "backend": test.backend}
+        context.console.sentence(f"would test {workers} of {target.name} on {test.backend}", facts)
         return
     with context.interruptible(goes_on(run_id)):
         context.emit.show_only(())  # reports are for the table

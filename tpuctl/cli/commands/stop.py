@@ -79,9 +79,16 @@ def _stop_group(context: AppContext, group: str, *, timeout: float | None, dry_r
     from tpuctl.cli.sweeping import print_sweep
     from tpuctl.runs.sweep import follow_sweep, get_sweep, progress_of, stop_sweep
 
-    said = progress_of(context, get_sweep(context, group)).said
+    progress = progress_of(context, get_sweep(context, group))
+    said = progress.said
     if dry_run:
-        context.console.sentence(f"would stop sweep {group}: {said}")
+        rows = {
+            "under_way": len(progress.active),
+            "to_come": len(progress.pending),
+            "over": len(progress.ended),
+        }
+        facts = {"dry_run": True, "group": group, **rows}
+        context.console.sentence(f"would stop sweep {group}: {said}", facts)
         return
     confirm(context, f"stop sweep {group} ({said})?", yes=yes)
     with context.interruptible(f"the stop goes on: `tpuctl stop --group {group}` waits for the end"):
@@ -95,7 +102,5 @@ def _stop_group(context: AppContext, group: str, *, timeout: float | None, dry_r
 def _show_stop(context: AppContext, record: RunRecord) -> None:
     over = record.state.final
     told = f"run {record.id} is over: it {record.state}" if over else f"would stop run {record.id}"
-    if context.console.json_mode:
-        context.console.data({"dry_run": True, "id": record.id, "state": record.state, "would_stop": not over})
-    else:
-        context.console.sentence(f"{told}{'' if over else f' ({record.state})'}")
+    facts = {"dry_run": True, "id": record.id, "state": record.state, "would_stop": not over}
+    context.console.sentence(f"{told}{'' if over else f' ({record.state})'}", facts)
