@@ -54,6 +54,7 @@ _STARTED = {AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.ENDING}
 WITH_LOSS = "again with --force, if that may be lost"
 
 
+@alone_with_disk
 def use_disk(
     services: Services,
     rules: DiskRules,
@@ -66,22 +67,6 @@ def use_disk(
     dry_run: bool,
 ) -> dict[str, Any]:
     """Attaches a disk to a slice and mounts it there. A copy is always read-only."""
-    _check_ours(services, check_disk_name(name, made=True), get_slice(services, to).record.spec.zone)
-    return _use(services, rules, name, to=to, rw=rw, path=path, mounted=mounted, dry_run=dry_run)
-
-
-@alone_with_disk
-def _use(
-    services: Services,
-    rules: DiskRules,
-    name: str,
-    *,
-    to: str,
-    rw: bool,
-    path: str,
-    mounted: bool,
-    dry_run: bool,
-) -> dict[str, Any]:
     record = get_record(services, name)
     disk = get_disk(services, record)
     target = get_slice(services, to).record
@@ -126,8 +111,11 @@ def _said_to_be_attached(name: str, target: str) -> Iterator[None]:
         raise
 
 
-def _check_ours(services: Services, name: str, zone: str) -> None:
-    """Raises NotFoundError for a disk that somebody made without tpuctl, with how to take it over."""
+def check_ours(services: Services, name: str, to: str) -> None:
+    """Raises NotFoundError for a disk in the zone of slice `to` that somebody made without tpuctl, with how to
+    take it over."""
+    check_disk_name(name, made=True)
+    zone = get_slice(services, to).record.spec.zone
     disk = None if find_record(services, name) is not None else services.disks.find_disk(zone, name)
     if disk is None:
         return

@@ -16,14 +16,16 @@ def attach(context: AppContext, request: AttachRequest, allow: Allow = None, dry
 
     An empty disk that `disk create` made is formatted.
     """
-    from tpuctl.disks.use import use_disk
+    from tpuctl.disks.use import check_ours, use_disk
     from tpuctl.slices.choose import resolve_slice
 
+    target = resolve_slice(context, request.to, flag="--to").name
+    check_ours(context, request.name, target)
     found = use_disk(
         context,
         rules_of(allow),
         request.name,
-        to=resolve_slice(context, request.to, flag="--to").name,
+        to=target,
         rw=request.rw,
         path=request.path,
         mounted=not request.no_mount,
