@@ -37,8 +37,6 @@ from tpuctl.envs.lock import Lock, parse_lock
 INSTALL_HOSTS = 8
 VERIFY_HOSTS = 32
 ACCELERATORS = {2: "v4-16", 8: "v4-64", 32: "v4-256"}
-ROUNDS_MAX = 3
-"""Of installing: each begins with new hosts, and takes minutes."""
 FILES = 3300
 """As many as JAX on the CPU has with all that it needs."""
 PIP = "venv and pip on each host"
@@ -125,7 +123,7 @@ def _installing(plan: Plan) -> Report:
             return unmeasured(title, "real wheels of pypi.org", f"no package index: {error}", plan)
         with _index(folder) as index:
             few = _install(APPLY, 2, lock, index)[1]
-            for _ in range(min(plan.rounds, ROUNDS_MAX)):
+            for _ in range(plan.rounds):
                 for name, sizes in taken.items():
                     sample, sent = _install(name, hosts, lock, index)
                     samples[name].append(sample)

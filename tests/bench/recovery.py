@@ -149,7 +149,7 @@ def _measure_many(plan: Plan) -> Report:
     if not plan.quick and shutil.disk_usage(MEMORY).free < MANY_SPACE:
         return unmeasured(title, setting, f"needs {MANY_SPACE >> 30} GB free in {MEMORY}", plan)
     start = partial(_start_ours, code_bytes=CODE_BYTES)
-    found = [_recover(accelerator, hosts, start) for _ in range(max(1, plan.rounds // 2))]
+    found = [_recover(accelerator, hosts, start) for _ in range(plan.rounds)]
     taken = _middle(found, lambda each: each.running_s - each.up_s)
     hosts_s = _middle(found, lambda each: each.hosts_s)
     least = hosts_s / (os.cpu_count() or 1)

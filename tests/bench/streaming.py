@@ -40,7 +40,7 @@ def measure(plan: Plan) -> list[Report]:
             "pdsh": peers.pdsh(farm, count, large, check),
         }
         contenders = [each for each in found.values() if each is not None]
-        medians = compare([half, fifth, *contenders], max(1, plan.rounds // 2))
+        medians = compare([half, fifth, *contenders], plan.rounds)
     peak_mb = medians[OURS].peak_mb
     # All windows and queues have been full after a third of it: from then on it is to stay as it is.
     budgets = [
