@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 
 import trustme
@@ -63,6 +65,7 @@ def kube_cluster(
             ("kueue", _start_kueue(programs, built)),
         ):
             for webhooks in read_webhooks(built / "modules" / name / "webhooks.yaml", name, port, authority):
+                _wait_until_served(programs, name, api, webhooks)
                 api.create(f"/apis/admissionregistration.k8s.io/v1/{webhooks['kind'].lower()}s", webhooks)
         kubelet = Kubelet(api, folder, nodes, images)
         port = stack.enter_context(serving_logs(kubelet.find_log, folder / "server.pem"))
@@ -150,6 +153,16 @@ def _start_controller(programs: Processes, name: str, binary: Path, version: str
     probe = KubeApi(f"http://127.0.0.1:{health}", path, name)
     programs.wait(name, lambda: probe.request("GET", "/readyz").ok)
     return webhooks
+
+
+def _wait_until_served(programs: Processes, name: str, api: KubeApi, webhooks: Object) -> None:
+    """A controller says that it is ready before all of its webhooks answer."""
+
+    def is_served(there: KubeApi) -> bool:
+        return there.request("POST", "").status_code != HTTPStatus.NOT_FOUND
+
+    for each in webhooks["webhooks"]:
+        programs.wait(name, partial(is_served, replace(api, url=each["clientConfig"]["url"])))
 
 
 def _start_jobset(programs: Processes, built: Path) -> int:
