@@ -42,7 +42,8 @@ while :; do
   sleep 0.3
 done
 """
-"""Looks as often as tpuctl, works on all hosts at once, and keeps its connections (ControlPersist)."""
+"""Looks half as often as tpuctl, but sends at once what may be half a save; works on all hosts at once, and
+keeps its connections (ControlPersist)."""
 
 
 def measure(plan: Plan) -> list[Report]:
